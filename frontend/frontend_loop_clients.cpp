@@ -190,7 +190,8 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
         encode_opening({place_of(*job.connection), reply.rendered.facts(),
                         std::move(generation.chat_text), link.table.next_counter(),
                         link.options.served.fingerprint, link.options.served.entry,
-                        link.options.served.identity}));
+                        link.options.served.identity,
+                        link.options.served.entry.empty() ? "" : link.options.served.name}));
     if (!kept) job.connection->kept.reply_unkept();
   }
   const auto each = static_cast<std::uint32_t>(parsed.prompts.size() * parsed.choices /

@@ -51,6 +51,7 @@ Result<ServedModel> load_model(const Config& config) {
   ServedModel model;
   model.name = config.model_name;
   model.entry = config.entry;
+  model.folder = config.model;
   model.fingerprint = fingerprint();
   model.tokenizer = std::move(tokenizer).value();
   model.identity = model_identity(config.entry, config.model, model.tokenizer->vocab_size());

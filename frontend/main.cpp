@@ -130,13 +130,17 @@ RouteOptions route_options(const FrontendConfig& config, const std::string& run_
 }
 
 /// What the routes of a port make of a request; a predecessor's requests are read again by it.
-ReplaySetup replay_setup(const RouteOptions& options, const ApiKeys& keys, const Port& port) {
+ReplaySetup replay_setup(const RouteOptions& options, const ApiKeys& keys, const Port& port,
+                         const FrontendPlace& before) {
+  std::vector<std::uint64_t> known;
+  for (const SchedulerPlace& one : before.several) known.push_back(one.model);
   return {.models = options.models,
           .dialects = port.dialects,
           .cors = options.cors,
           .settings = intake_settings(options, takes_any_model(port.dialects)),
           .framing = port.options.framing,
-          .keys = &keys};
+          .keys = &keys,
+          .known = std::move(known)};
 }
 
 LoopOptions loop_options(const Config& config, const FrontendPlace& place, bool has_successor) {
@@ -480,7 +484,7 @@ int serve(const Config& config, SignalFd& signals) {
           const auto port = std::find_if(ports.begin(), ports.end(), [&](const Port& one) {
             return http.port(static_cast<std::size_t>(&one - ports.data())) == at.port();
           });
-          return replay_setup(routing, keys, *port);
+          return replay_setup(routing, keys, *port, legacy->place());
         },
         [&alive] { alive.touch(now_ns()); });
     spdlog::info("took over from the process before: {} replies go on, {} clients wait, {} lost",

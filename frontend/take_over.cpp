@@ -172,8 +172,8 @@ void Legacy::take_reply(const RequestIntake::Connection& connection, HttpServer&
   }
   const bool begun = written > place.begins_at;
   if (ends_here(input.deaths)) return lost(begun, "it has ended front ends");
-  const auto go_on = [&] {
-    parts.journal.open(input.cookie, journaled.records.front());
+  const auto go_on = [&](const std::string& first) {
+    parts.journal.open(input.cookie, first);
     for (std::size_t i = 1; i < journaled.records.size(); ++i)
       parts.journal.append(input.cookie, journaled.records[i]);
     ++parts.done.replies;
@@ -183,7 +183,7 @@ void Legacy::take_reply(const RequestIntake::Connection& connection, HttpServer&
     if (!unsent.ok()) return lost(begun, unsent.status().message());
     server.intake().inherit_answering(connection, input.bytes, input.lost);
     if (!whole->keep_alive) connection->refuse_rest();
-    go_on();
+    go_on(journaled.records.front());
     parts.loop.adopt(connection, std::move(unsent).value(), whole->keep_alive);
     return;
   }
@@ -191,10 +191,15 @@ void Legacy::take_reply(const RequestIntake::Connection& connection, HttpServer&
   server.intake().inherit_answering(connection, input.bytes, input.lost);
   const std::string_view request =
       std::string_view(input.bytes).substr(0, connection->request_bytes);
-  auto replayed = replay(std::get<ReplyOpening>(opening.value()), journaled.records, request,
-                         written, parts.setup(server));
+  ReplyOpening begins = std::get<ReplyOpening>(opening.value());
+  const ReplaySetup setup = parts.setup(server);
+  auto replayed = replay(begins, journaled.records, request, written, setup);
   if (!replayed.ok()) return lost(begun, replayed.status().message());
-  go_on();
+  const ServedModel& model = setup.models[replayed.value().model];
+  const bool renamed = model.entry != begins.entry;  // as the next successor is to find it
+  begins.entry = model.entry;
+  begins.identity = model.identity;
+  go_on(renamed ? encode_opening(begins) : journaled.records.front());
   parts.loop.adopt(connection, std::move(replayed).value());
 }
 

@@ -19,6 +19,7 @@ struct ServedModel {
   std::string name;           // as clients call it
   std::string entry{};        // of the list `models`; empty: it is the only model
   std::uint64_t identity = 0;  // model_identity(); 0: likewise
+  std::string folder{};        // as the configuration has it
   std::string fault{};         // why it cannot be loaded: it has a name and no more; empty: it is
   std::string fingerprint{};  // "system_fingerprint": the build; empty: null
   std::shared_ptr<const Tokenizer> tokenizer;

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "frontend/core/model_choice.h"
 #include "frontend/http/route_table.h"
 
 namespace baton {
@@ -46,8 +47,36 @@ std::int32_t key_of(const HttpRequest& request, const ApiKeys* keys) {
   return key ? static_cast<std::int32_t>(*key) : -1;
 }
 
+bool contains(const std::vector<std::uint64_t>& all, std::uint64_t one) {
+  return std::find(all.begin(), all.end(), one) != all.end();
+}
+
+/// The model that is called by another entry's name now, and is the same otherwise. Only where the
+/// other entries are what they were: then nothing of that name ran before, so that its scheduler
+/// and workers know it as the configuration has it now.
+std::optional<std::size_t> renamed(const ReplyOpening& opening, const ReplaySetup& setup) {
+  std::optional<std::size_t> fresh;
+  std::size_t loaded = 0;
+  for (std::size_t i = 0; i < setup.models.size(); ++i) {
+    const std::uint64_t identity = setup.models[i].identity;
+    if (identity == 0) continue;
+    ++loaded;
+    if (contains(setup.known, identity)) continue;
+    if (fresh) return std::nullopt;
+    fresh = i;
+  }
+  if (!fresh || loaded != setup.known.size() || !contains(setup.known, opening.identity)) {
+    return std::nullopt;
+  }
+  const ServedModel& model = setup.models[*fresh];
+  const std::uint64_t before =
+      model_identity(opening.entry, model.folder, model.tokenizer->vocab_size());
+  return before == opening.identity ? fresh : std::nullopt;
+}
+
 /// By what the opening says, not by the request: names and their order may have changed since.
-Result<std::size_t> model_of(const ReplyOpening& opening, const ServedModels& models) {
+Result<std::size_t> model_of(const ReplyOpening& opening, const ReplaySetup& setup) {
+  const ServedModels& models = setup.models;
   for (std::size_t i = 0; i < models.size(); ++i) {
     if (models[i].entry != opening.entry) continue;
     if (!models[i].fault.empty()) {
@@ -56,6 +85,7 @@ Result<std::size_t> model_of(const ReplyOpening& opening, const ServedModels& mo
     if (models[i].identity == opening.identity) return i;
     return invalid("the model '" + opening.entry + "' is another one now");
   }
+  if (const auto other = renamed(opening, setup)) return *other;
   if (opening.entry.empty()) return invalid("the one model that was served has no entry now");
   return invalid("the model '" + opening.entry + "' is not served any more");
 }
@@ -105,10 +135,11 @@ Result<ReplayedReply> rebuild_reply(const ReplyOpening& opening, std::string_vie
   frame.request_id = opening.facts.request_id;
   frame.api_key = key_of(request.value(), setup.keys);
   const RequestContext context = request_context(request.value(), opening.facts, setup.settings);
-  const auto chosen = model_of(opening, setup.models);
+  const auto chosen = model_of(opening, setup);
   if (!chosen.ok()) return chosen.status();
   ServedModel model = setup.models[chosen.value()];
   model.fingerprint = opening.fingerprint;
+  if (!opening.model.empty()) model.name = opening.model;
   ParseOutcome outcome = place.parse(request.value().body, context, model);
   if (auto* chat = std::get_if<std::unique_ptr<PendingChat>>(&outcome)) {
     if (!opening.rendered) return invalid("the journal's chat was never rendered");

@@ -26,6 +26,7 @@ struct ReplaySetup {
   IntakeSettings settings;
   FramingLimits framing;
   const ApiKeys* keys = nullptr;  // null: none are wanted
+  std::vector<std::uint64_t> known = {};  // models by identity, as the predecessor had them
 };
 
 /// One of the scheduler's requests that make a reply.

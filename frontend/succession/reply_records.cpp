@@ -160,6 +160,7 @@ void put(RecordWriter& /*writer*/, const StreamIdled& /*event*/) {}
 /// What an opening may have, as bits; a build for one model reads no more than the first.
 constexpr std::uint8_t kRendered = 1;
 constexpr std::uint8_t kOfSeveral = 2;
+constexpr std::uint8_t kNamed = 4;  // of several alone
 
 /// Later than any time of this century, and small enough that two of them can be added.
 constexpr TimeNs kLatest = TimeNs{1} << 61;
@@ -254,13 +255,15 @@ std::string encode_opening(const ReplyOpening& opening) {
   writer.put(opening.first_counter);
   writer.put_list(opening.fingerprint);
   const bool several = !opening.entry.empty();
-  writer.put(
-      static_cast<std::uint8_t>((opening.rendered ? kRendered : 0) | (several ? kOfSeveral : 0)));
+  const bool named = several && !opening.model.empty();
+  writer.put(static_cast<std::uint8_t>((opening.rendered ? kRendered : 0) |
+                                       (several ? kOfSeveral : 0) | (named ? kNamed : 0)));
   if (opening.rendered) writer.put_list(*opening.rendered);
   if (several) {
     writer.put_list(opening.entry);
     writer.put(opening.identity);
   }
+  if (named) writer.put_list(opening.model);
   // What most replies do not have is left out: of the first, if the second is there, all but that.
   const bool limits = !opening.facts.limits.empty();
   if (limits || !opening.facts.load.empty()) writer.put_list(opening.facts.load);
@@ -310,10 +313,14 @@ Result<AnyOpening> decode_opening(std::string_view record) {
     opening.entry = reader.take_text();
     opening.identity = reader.take<std::uint64_t>();
   }
+  if ((parts & kNamed) != 0) opening.model = reader.take_text();
   if (!reader.good()) opening.facts.load = reader.take_text();
   if (!reader.good()) opening.facts.limits = reader.take_text();
   if (!reader.good()) return invalid("journal: an opening of the wrong length");
-  if ((parts & ~(kRendered | kOfSeveral)) != 0) return invalid("journal: an opening of more parts");
+  if ((parts & ~(kRendered | kOfSeveral | kNamed)) != 0)
+    return invalid("journal: an opening of more parts");
+  if ((parts & kNamed) != 0 && (opening.entry.empty() || opening.model.empty()))
+    return invalid("journal: an opening with a name of no model");
   if (opening.facts.received < 0 || opening.facts.received > kLatest ||
       opening.facts.wall_offset < -kLatest || opening.facts.wall_offset > kLatest) {
     return invalid("journal: an opening at no possible time");

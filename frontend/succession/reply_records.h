@@ -30,6 +30,8 @@ struct ReplyOpening {
   std::string fingerprint = {};     // ServedModel::fingerprint: another build has another one
   std::string entry = {};           // ServedModel::entry and identity: whose scheduler makes it
   std::uint64_t identity = 0;
+  std::string model = {};  // of an entry: as clients called it, which may change; empty: an older
+                           // build's, which noted no name
   bool operator==(const ReplyOpening&) const = default;
 };
 

@@ -66,6 +66,7 @@ class Stream:
         self.arrivals = []         # monotonic time of each event
         self.usage = None
         self.finish_reason = None
+        self.names = set()         # of the model, as the events have it
         self.error = None
         self.done = threading.Event()
         self._connection = http.client.HTTPConnection(address, port, timeout=300)
@@ -96,6 +97,8 @@ class Stream:
         if "error" in event:
             self.error = json.dumps(event["error"])
             return
+        if "model" in event:
+            self.names.add(event["model"])
         if event.get("usage"):
             self.usage = event["usage"]
         for choice in event.get("choices", []):

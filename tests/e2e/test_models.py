@@ -5,6 +5,7 @@ import http.client
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -15,6 +16,7 @@ import random_model
 from cluster import MIXED, PAIR, Cluster, Stream, wait_until
 from several import SeveralModels
 from supervised import Supervised
+from test_live_line import Shown
 
 LONG = {"max_tokens": 150, "min_tokens": 150, "temperature": 0, "ignore_eos": True}
 SLOW = {"step_delay_ms": 8}
@@ -131,22 +133,41 @@ class Models(unittest.TestCase):
         self.assertEqual({0}, set(self.resubmitted().values()), "it knows the schedulers of both")
 
     def test_kill_the_front_end_and_change_the_order(self):
-        def successor():
-            self.baton.kill("frontend0")
-            config = json.loads(self.baton.config.read_text())
-            config["models"].reverse()
-            self.baton.config.write_text(json.dumps(config))
-            self.baton.start("frontend0")
         streams = self.open_streams()
         for _, _, stream in streams:
             stream.wait_pieces(5)
-        successor()
+        self.successor(list.reverse)
         try:
             self.check_streams(streams)
             self.assertEqual({0}, set(self.resubmitted().values()), "it knows whose scheduler is whose")
         finally:
-            successor()
+            self.successor(list.reverse)
             self.baton.wait_ready()
+
+    def test_kill_the_front_end_and_change_a_name(self):
+        """What began under the old name goes on under it; who comes later asks by the new one."""
+        streams = self.open_streams()
+        for _, _, stream in streams:
+            stream.wait_pieces(5)
+        self.successor(lambda models: models[0].update(model_name="org/small"))
+        try:
+            self.check_streams(streams)
+            self.assertEqual({0}, set(self.resubmitted().values()))
+            for name, _, stream in streams:
+                self.assertEqual({name}, stream.names)
+            self.assertEqual(self.alone["small"]["chat"], chat(self.baton, "org/small"))
+            self.assertEqual(404, self.baton.post("/v1/completions", {"model": "small", "prompt": "x"})[0])
+        finally:
+            self.successor(lambda models: models[0].pop("model_name"))
+            self.baton.wait_ready()
+
+    def successor(self, change):
+        """Of the front end, by another configuration."""
+        self.baton.kill("frontend0")
+        config = json.loads(self.baton.config.read_text())
+        change(config["models"])
+        self.baton.config.write_text(json.dumps(config))
+        self.baton.start("frontend0")
 
     def test_kill_the_front_end_and_a_scheduler(self):
         self.kill_amid("frontend0", "other.scheduler")
@@ -365,6 +386,8 @@ class Unloadable(unittest.TestCase):
             health = json.loads(baton.get("/health")[1])
             self.assertEqual({"small": "ok", "gone": "cannot_load", "idle": "no_workers"},
                              {each["model"]: each["status"] for each in health["models"]})
+            wait_until(lambda: baton.get("/health")[0] == 200, 20, "neither is waited for")
+            self.assertEqual(503, baton.get("/health?all=1")[0])
             self.assertIn("/nonexistent", health["reason"])
             self.assertIn("idle: no workers are configured", health["reason"])
             self.assertEqual(200, baton.get("/health?any=1")[0])
@@ -376,6 +399,92 @@ class Unloadable(unittest.TestCase):
             log = (baton.folder / "run" / "logs" / "baton.log").read_text()
             self.assertIn("no workers are configured for the model idle", log)
             self.assertNotIn("starting it again does not help", log)
+
+
+class ShownModels(Shown, SeveralModels):
+    """At a terminal. The folder of one cannot be read before mend(), and no worker takes what lies in that of another."""
+
+    def __init__(self, folder):
+        self.late = folder / "late"
+        strange = folder / "strange"
+        shutil.copytree(cluster.DEMO_MODEL, strange, ignore=shutil.ignore_patterns("*.safetensors"))
+        config = json.loads((strange / "config.json").read_text())
+        (strange / "config.json").write_text(json.dumps({**config, "model_type": "perpetuum"}))
+        super().__init__("--output", "live", columns=1000, models={
+            "small": {"workers": MIXED}, "late": {"workers": MIXED, "model": str(self.late)},
+            "strange": {"workers": MIXED, "model": str(strange)}})
+
+    wait_ready = WithUnloadable.wait_ready
+
+    def mend(self):
+        self.late.symlink_to(cluster.DEMO_MODEL)
+
+    def health(self, query=""):
+        status, text = self.get(f"/health{query}")
+        return status, json.loads(text)
+
+
+class MendedLater(unittest.TestCase):
+    def test_what_cannot_be_loaded_is_named_passed_over_and_served_once_it_can_be(self):
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        with ShownModels(folder) as baton:
+            wait_until(lambda: baton.health()[0] == 200, 20, "who can serve is waited for, and nobody else")
+            status, health = baton.health()
+            self.assertEqual({"small": "ok", "late": "cannot_load", "strange": "cannot_load"},
+                             {each["model"]: each["status"] for each in health["models"]})
+            self.assertIn(f"late: it cannot be loaded: {baton.late}", health["reason"])
+            self.assertRegex(health["reason"], "strange: it cannot be loaded: strange.mixed0: .*perpetuum")
+            for query, status in (("?any=1", 200), ("?all=1", 503), ("?model=small", 200), ("?model=strange", 503)):
+                self.assertEqual(status, baton.health(query)[0], query)
+            status, reply = baton.post("/v1/completions", {"model": "strange", "prompt": "x"})
+            self.assertEqual(503, status)
+            self.assertIn("perpetuum", reply["error"]["message"])
+            shown = baton.terminal.text
+            for name in ("late", "strange"):
+                self.assertIn(f"the model {name}: {name}.mixed0 cannot run: ", shown())
+            wait_until(lambda: re.search(r"small: \d+ running.* \|\| late: late.mixed0 cannot run: .* \|\| strange: ", shown()),
+                       10, "the live line says so, too")
+            self.pass_over(baton)
+            front_end = baton.pid("frontend0")
+            baton.mend()
+            wait_until(lambda: baton.health("?model=late")[0] == 200, 20, "it is served")
+            self.assertEqual(chat(baton, "small"), chat(baton, "late"))
+            self.assertEqual(front_end, baton.pid("frontend0"))
+            self.assertIn("late.mixed0 of the model late runs after all", shown())
+            self.assertNotIn("late", baton.health()[1]["reason"])
+
+    def pass_over(self, baton):
+        known = {process["name"]: process for process in baton.known()}
+        self.assertIn("perpetuum", known["strange.mixed0"]["refused"])
+        self.assertNotIn("refused", known["small.mixed0"])
+        code, said, complaint = baton.baton_ctl("restart", "all", "--within", "60")
+        self.assertEqual((0, ""), (code, complaint))
+        for name in ("late.mixed0", "strange.mixed0"):
+            self.assertIn(f"{name} is passed over, it did not run before: ", said)
+        self.assertIn("small.mixed0 is replaced", said)
+        self.assertIn("frontend0 is replaced", said)
+        code, _, complaint = baton.baton_ctl("restart", "strange.mixed0", "--within", "1")
+        self.assertEqual(1, code)
+        self.assertRegex(complaint, "strange.mixed0 cannot run: .*perpetuum")
+
+
+class Renamed(unittest.TestCase):
+    def test_a_stream_goes_on_at_an_entry_of_another_name(self):
+        with SupervisedModels(models={name: {"workers": MIXED} for name in ("small", "other")}, worker=SLOW) as baton:
+            whole = baton.stream(PROMPTS[0], model="small", **LONG).finish()
+            stream = baton.stream(PROMPTS[0], model="small", **LONG)
+            stream.wait_pieces(5)
+            config = json.loads(baton.config.read_text())
+            config["models"][0]["name"] = "tiny"
+            baton.config.write_text(json.dumps(config))
+            code, said, complaint = baton.restart_words("all", "--within", "60")
+            self.assertEqual((0, ""), (code, complaint))
+            for name in ("small.scheduler", "small.mixed0"):
+                self.assertIn(f"{name} is ended: the configuration has it no more", said)
+            self.assertEqual(whole, stream.finish())
+            self.assertEqual({"small"}, stream.names)
+            self.assertEqual(chat(baton, "other"), chat(baton, "tiny"))
+            self.assertEqual(404, baton.post("/v1/completions", {"model": "small", "prompt": "x"})[0])
 
 
 class Supervision(unittest.TestCase):

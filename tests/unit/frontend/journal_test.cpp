@@ -395,6 +395,8 @@ TEST(ReplyRecords, AnOpeningComesBack) {
   opening.entry = "small";
   opening.identity = 99;
   EXPECT_EQ(decode_opening(encode_opening(opening)).value(), AnyOpening(opening));
+  opening.model = "org/small";
+  EXPECT_EQ(decode_opening(encode_opening(opening)).value(), AnyOpening(opening));
   opening.rendered.reset();
   EXPECT_EQ(decode_opening(encode_opening(opening)).value(), AnyOpening(opening));
   const WholeReply whole{{3, 4}, true, "HTTP/1.1 200 OK\r\n\r\n"};

@@ -12,6 +12,7 @@
 
 #include "api_fixture.h"
 #include "frontend/chat/chat_template.h"
+#include "frontend/core/model_choice.h"
 #include "frontend/dialects/registry.h"
 
 namespace baton {
@@ -637,6 +638,60 @@ TEST(Replay, GoesOnAtTheModelThatBeganIt) {
   opening.identity = 0;
   EXPECT_EQ(by({demo_model()}), "0");
   EXPECT_EQ(by({entry("one", 11)}), "the one model that was served has no entry now");
+}
+
+/// A client reads on under the name that its reply began with.
+TEST(Replay, UnderTheNameThatItBeganWith) {
+  const Case what{"chat", "openai", "/v1/chat/completions", chat(R"(,"stream":true)")};
+  const RecordedRun run(what, 5);
+  ReplyOpening opening = run.opening();
+  opening.entry = "one";
+  opening.identity = 11;
+  ServedModels models{demo_model()};
+  models[0].entry = "one";
+  models[0].identity = 11;
+  const std::string before = models[0].name;
+  models[0].name = "another";
+  const ReplaySetup as_before = run.setup();
+  const ReplaySetup setup{models, as_before.dialects, as_before.cors, as_before.settings, {}};
+  EXPECT_FALSE(replay(opening, run.records(), run.request(), 1000, setup).ok())
+      << "an older build noted no name";
+  opening.model = before;
+  const auto replayed = replay(opening, run.records(), run.request(), 1000, setup);
+  ASSERT_TRUE(replayed.ok()) << replayed.status().message();
+  EXPECT_EQ(replayed.value().unsent, run.whole());
+}
+
+/// An entry of another name goes on with the old one's replies where nothing else can be meant.
+TEST(Replay, GoesOnAtAnEntryThatWasRenamed) {
+  const Case what{"chat", "openai", "/v1/chat/completions", chat(R"(,"stream":true)")};
+  const RecordedRun run(what, 5);
+  const std::uint32_t vocabulary = demo_model().tokenizer->vocab_size();
+  const auto entry = [&](const char* name, const char* folder) {
+    ServedModel made = demo_model();
+    made.entry = name;
+    made.folder = folder;
+    made.identity = model_identity(name, folder, vocabulary);
+    return made;
+  };
+  ReplyOpening opening = run.opening();
+  opening.entry = "one";
+  opening.identity = entry("one", "/a").identity;
+  const ReplaySetup as_before = run.setup();
+  const auto by = [&](const ServedModels& models, const ServedModels& before) {
+    ReplaySetup setup{models, as_before.dialects, as_before.cors, as_before.settings, {}};
+    for (const ServedModel& model : before) setup.known.push_back(model.identity);
+    const auto replayed = rebuild_reply(opening, run.request(), setup);
+    return replayed.ok() ? std::to_string(replayed.value().model) : replayed.status().message();
+  };
+  const ServedModels before{entry("one", "/a"), entry("two", "/b")};
+  const std::string gone = "the model 'one' is not served any more";
+  EXPECT_EQ(by({entry("two", "/b"), entry("uno", "/a")}, before), "1");
+  EXPECT_EQ(by({entry("two", "/b"), entry("uno", "/c")}, before), gone);
+  EXPECT_EQ(by({entry("two", "/a")}, before), gone) << "its workers may still have /b";
+  EXPECT_EQ(by({entry("two", "/a"), entry("uno", "/b")}, before), gone) << "likewise";
+  EXPECT_EQ(by({entry("two", "/b"), entry("uno", "/a"), entry("x", "/a")}, before), gone);
+  EXPECT_EQ(by({entry("two", "/b"), entry("uno", "/a")}, {}), gone);
 }
 
 TEST(Replay, OfAWholeReply) {
