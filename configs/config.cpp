@@ -274,6 +274,9 @@ class Builder {
         return invalid(label + "check_pulls is not served by several GPUs yet");
       }
     }
+    if (worker.activations != "exact" && worker.device == "cuda") {
+      return invalid(label + "activations " + worker.activations + " needs device cpu");
+    }
     if (worker.ranks > 1 && worker.fake) return invalid(label + "ranks above 1 needs fake: false");
     if (worker.rank >= worker.ranks) {
       return invalid(label + "rank " + std::to_string(worker.rank) + " of " +

@@ -160,6 +160,7 @@ struct WorkerConfig {
   std::string gpu = "auto";
   std::string load_format = "auto";
   std::string dtype = "auto";
+  std::string activations = "exact";
   bool deterministic = false;
   std::string layer_kernel = "auto";
   double memory_fraction = 0.9;

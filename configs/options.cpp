@@ -405,6 +405,12 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
                   "quantised ones become f32), on GPUs bf16, or as they are quantised",
        .member = &W::dtype,
        .choices = "auto|f32|bf16"},
+      {.name = "activations",
+       .meaning = "on CPUs, what is multiplied with quantised weights; exact: activations as they "
+                  "are; int8: rounded to eight bits by 32 of them, products of integers: quicker, "
+                  "other (still reproducible) tokens, log probabilities off by about 0.01",
+       .member = &W::activations,
+       .choices = "exact|int8"},
       {"deterministic",
        "on GPUs: a token does not depend on its batch-mates, to the bit; slower (CPUs always do "
        "so)",

@@ -100,7 +100,8 @@ def llama(args, model, streams):
 
 @contextlib.contextmanager
 def baton(args, model, streams):
-    with Cluster(MIXED, model=model, worker={"threads": args.threads, "pool_mib": args.pool_mib}) as cluster:
+    with Cluster(MIXED, model=model, worker={"threads": args.threads, "pool_mib": args.pool_mib,
+                                                 "activations": args.activations}) as cluster:
         yield next(iter(cluster.frontends.values()))
 
 
@@ -135,6 +136,7 @@ def main():
     add("--tokens", type=int, default=64)
     add("--rounds", type=int, default=3)
     add("--pool-mib", type=int, default=2600, help="Baton's KV pool")
+    add("--activations", default="exact", help="exact or int8: worker.activations")
     add("--json", help="writes all numbers there")
     args = parser.parse_args()
     draw = random.Random(6)

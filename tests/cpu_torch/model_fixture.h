@@ -70,6 +70,13 @@ inline const std::vector<std::string>& quantized_models() {
   return kNames;
 }
 
+/// Those whose weights stay whole numbers in memory.
+inline const std::vector<std::string>& whole_number_models() {
+  static const std::vector<std::string> kNames = {"gptq_sym", "gptq_v2_experts", "awq",
+                                                  "gpt_oss_mxfp4"};
+  return kNames;
+}
+
 /// All models of tests/golden/models.
 inline std::vector<std::string> all_models() {
   std::vector<std::string> names = golden_models();

@@ -17,7 +17,8 @@ namespace baton::test {
 class RankedModel {
  public:
   /// `seal`: the parts are packed into memory that others could map, as with a memory process.
-  RankedModel(const std::string& folder, int ranks, int threads = 1, bool seal = false)
+  RankedModel(const std::string& folder, int ranks, int threads = 1, bool seal = false,
+              Activations activations = Activations::exact)
       : memory_(ExchangeMemory::create(ranks, 4096).value()) {
     for (int rank = 0; rank < ranks; ++rank) {
       groups_.push_back(std::make_unique<Collective>(memory_, rank));
@@ -27,6 +28,7 @@ class RankedModel {
       LoadOptions options;
       options.threads = threads;
       options.seal = seal;
+      options.activations = activations;
       options.cut = {static_cast<int>(rank), ranks};
       options.group = groups_[rank].get();
       models_[rank] = LlamaModel::load(folder, options);

@@ -96,6 +96,32 @@ TEST_P(Ranks, SameBitsAsOneRank) {
   EXPECT_GE(cut, 1) << "no number of ranks fits this model: it tests nothing";
 }
 
+TEST(RankedModels, RoundInputsAsOneRankDoes) {
+  for (const std::string& name : whole_number_models()) {
+    SCOPED_TRACE(name);
+    LoadOptions options;
+    options.activations = Activations::int8;
+    const auto whole = LlamaModel::load(path_of(name), options);
+    const std::vector<Token> tokens = random_tokens(67, whole->config().vocab, 9);
+    std::vector<float> want_bytes;
+    const Logits want = mixed_run(*whole, *whole, tokens, &want_bytes);
+    int cut = 0;
+    for (const int ranks : {2, 4}) {
+      if (!can_cut(whole->config(), ranks).ok()) continue;
+      SCOPED_TRACE("ranks " + std::to_string(ranks));
+      ++cut;
+      RankedModel model(path_of(name), ranks, 1 + ranks / 2 % 2, /*seal=*/ranks == 2,
+                        Activations::int8);
+      std::vector<float> bytes;
+      const Logits got = mixed_run(model, *whole, tokens, &bytes);
+      ASSERT_EQ(got.size(), want.size());
+      for (std::size_t i = 0; i < want.size(); ++i) ASSERT_TRUE(same_bits(got[i], want[i])) << i;
+      EXPECT_TRUE(same_bits(bytes, want_bytes)) << "keys and values";
+    }
+    EXPECT_GE(cut, 1) << "no number of ranks fits this model: it tests nothing";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, Ranks, testing::ValuesIn([] {
                            std::vector<std::string> names;
                            for (const std::string& name : all_models()) {

@@ -81,11 +81,20 @@ void pack_head(const Columns& columns, std::int64_t first, const GroupFormat& fo
   }
 }
 
-/// Eight inputs of 32 columns: bytes input by input, or words of eight nibbles column by column.
-void pack_step(const Columns& columns, std::int64_t first, WeightType type, std::byte* to) {
+/// Where the number of input j of eight lies in int8 panels of a format that rounds_inputs.
+int place_in_words(int j, int column) { return j % 2 * kPanelColumns * 4 + column * 4 + j / 2; }
+
+/// Eight inputs of 32 columns: bytes input by input, or words of eight nibbles column by column;
+/// bytes in words where inputs are rounded.
+void pack_step(const Columns& columns, std::int64_t first, const GroupedType& type, std::byte* to) {
   for (int c = 0; c < kPanelColumns; ++c) {
     const std::int8_t* q = columns[static_cast<std::size_t>(c)].numbers(first);
-    if (type == WeightType::int8) {
+    if (type.type == WeightType::int8 && type.format.rounds_inputs) {
+      for (int j = 0; j < kGroupStep; ++j)
+        to[place_in_words(j, c)] = static_cast<std::byte>(q[j] + 128);
+      continue;
+    }
+    if (type.type == WeightType::int8) {
       for (int j = 0; j < kGroupStep; ++j) std::memcpy(to + j * kPanelColumns + c, q + j, 1);
       continue;
     }
@@ -145,7 +154,7 @@ void pack_grouped(std::span<const GroupedMatrix> parts, bool paired, const Group
     std::byte* to = static_cast<std::byte*>(panels) + panel * bytes;
     for (std::int64_t i = 0; i < in; i += kGroupStep) {
       if (i % type.format.group == 0) pack_head(columns, i, type.format, to);
-      pack_step(columns, i, type.type, to);
+      pack_step(columns, i, type, to);
       to += kGroupStep * kPanelColumns * (type.type == WeightType::int4 ? 4 : 8) / 8;
     }
   });
@@ -173,6 +182,8 @@ void widen_row(const PackedMatrix& m, int row, float* result) {
       if (m.type == WeightType::int4) {
         const std::byte* word = at + step / 2 + column * 4;
         q = std::to_integer<int>(word[i % kGroupStep / 2]) >> (i % 2 * 4) & 15;
+      } else if (f.rounds_inputs) {
+        q = std::to_integer<int>(at[step + place_in_words(i % kGroupStep, column)]) - 128;
       } else {
         q = static_cast<std::int8_t>(at[step + i % kGroupStep * kPanelColumns + column]);
       }

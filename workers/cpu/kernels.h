@@ -34,6 +34,9 @@ struct GroupFormat {
   int group = 0;             // inputs that share a scale: a multiple of 8 that divides `in`
   bool half_scales = false;  // scales are f16, else f32
   Second second = Second::none;
+  /// Products take inputs rounded to eight bits (integer.h). Then eight inputs of int8 are two
+  /// words a column, [2][32]: inputs 0, 2, 4, 6 and 1, 3, 5, 7, each plus 128; int4 lie as above.
+  bool rounds_inputs = false;
 
   bool operator==(const GroupFormat&) const = default;
 };
@@ -74,6 +77,8 @@ struct LinearTask {
   std::int64_t y_stride = 0;
   Epilogue epilogue = Epilogue::store;
   GroupFormat format = {};  // of int8 and int4
+  const std::byte* rounded = nullptr;  // of a format that rounds_inputs: the rows as RoundedRow ...
+  std::int64_t rounded_stride = 0;     // ... and the bytes from one to the next
 };
 
 /// Causal attention of `rows` consecutive positions of one sequence over one key/value head, whose

@@ -22,6 +22,8 @@ int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 
 /// Panels that stay together: one to three rows go through four at a time; see linear_impl.h.
 int panel_step(int rows, const PackedMatrix& w) { return rows <= 3 ? 4 : w.paired ? 2 : 1; }
 
+RoundedRow rounded_row(const PackedMatrix& w) { return RoundedRow::of(w.in, w.type, w.format); }
+
 float* aligned(std::vector<float>& v) {
   const auto address = reinterpret_cast<std::uintptr_t>(v.data());
   return v.data() + (64 - address % 64) % 64 / sizeof(float);
@@ -30,7 +32,7 @@ float* aligned(std::vector<float>& v) {
 }  // namespace
 
 StepOps::StepOps(int threads, Isa isa, HeadShape shape)
-    : kernels_(kernels(isa)), shape_(shape), pool_(threads) {
+    : kernels_(kernels(isa)), integers_(integer_kernels(isa)), shape_(shape), pool_(threads) {
   const std::size_t floats = attention_scratch(shape.group(), shape.head_dim) + 16;
   scratch_.assign(static_cast<std::size_t>(pool_.threads()), std::vector<float>(floats));
 }
@@ -153,13 +155,37 @@ StepOps::Grid StepOps::grid_for(const Rows& x, const PackedMatrix& w, int panel_
   return grid;
 }
 
+void StepOps::make_room(const Rows& x, std::int64_t row_bytes) {
+  rounded_stride_ = row_bytes;
+  const auto bytes = static_cast<std::size_t>(x.rows * row_bytes);
+  if (rounded_.size() < bytes) rounded_.resize(bytes);
+}
+
+void StepOps::round_inputs(const Rows& x, int first, int rows, const PackedMatrix& w) {
+  if (!w.format.rounds_inputs) return;
+  const RoundedRow row = rounded_row(w);
+  for_rows(rows, w.in, [&](int r) {
+    integers_.round_row(x.row(first + r), row, rounded_.data() + (first + r) * rounded_stride_);
+  });
+}
+
+void StepOps::multiply(LinearTask task, const Rows& x) const {
+  if (!task.format.rounds_inputs) return kernels_.linear(task);
+  const std::int64_t first_row = (task.x - x.data) / x.columns;
+  task.rounded = rounded_.data() + first_row * rounded_stride_;
+  task.rounded_stride = rounded_stride_;
+  integers_.linear(task);
+}
+
 void StepOps::linear(Rows x, const PackedMatrix& w, Epilogue epilogue, Rows y) {
   if (x.rows == 0) return;
+  if (w.format.rounds_inputs) make_room(x, rounded_row(w).bytes());
+  round_inputs(x, 0, x.rows, w);
   const Grid grid = grid_for(x, w, panel_step(x.rows, w));
   pool_.run(grid.chunks(), [&](int chunk, int) {
     LinearTask task = grid.task(chunk, x, w, y);
     task.epilogue = epilogue;
-    kernels_.linear(task);
+    multiply(task, x);
   });
 }
 
@@ -177,6 +203,13 @@ void StepOps::linear_groups(Rows x, std::span<const LinearGroup> groups, Epilogu
     end_chunks_.push_back(chunks);
   }
   if (chunks == 0) return;
+  std::int64_t row_bytes = 0;
+  for (const LinearGroup& group : groups) {
+    if (group.w->format.rounds_inputs)
+      row_bytes = std::max(row_bytes, rounded_row(*group.w).bytes());
+  }
+  make_room(x, row_bytes);
+  for (const LinearGroup& group : groups) round_inputs(x, group.first, group.rows, *group.w);
   pool_.run(chunks, [&](int chunk, int) {
     const auto end = std::upper_bound(end_chunks_.begin(), end_chunks_.end(), chunk);
     const auto i = static_cast<std::size_t>(end - end_chunks_.begin());
@@ -185,7 +218,7 @@ void StepOps::linear_groups(Rows x, std::span<const LinearGroup> groups, Epilogu
     const int within = chunk - (*end - grid.chunks());
     LinearTask task = grid.task(within, part(x, group), *group.w, part(y, group));
     task.epilogue = epilogue;
-    kernels_.linear(task);
+    multiply(task, x);
   });
 }
 
@@ -239,9 +272,11 @@ void StepOps::qkv_rope_append(Rows x, const PackedMatrix& w, const QkvFinish& fi
   // A chunk holds whole heads, so that it can finish what it has just computed.
   const int head_panels = std::lcm(kPanelColumns, shape_.head_dim) / kPanelColumns;
   const Grid grid = grid_for(x, w, head_panels);
+  if (w.format.rounds_inputs) make_room(x, rounded_row(w).bytes());
+  round_inputs(x, 0, x.rows, w);
   pool_.run(grid.chunks(), [&](int chunk, int) {
     const LinearTask task = grid.task(chunk, x, w, qkv);
-    kernels_.linear(task);
+    multiply(task, x);
     const int first_column = task.first_panel * kPanelColumns;
     const int end_column = std::min(w.out, (task.first_panel + task.panel_count) * kPanelColumns);
     const int first_row = static_cast<int>((task.y - qkv.data) / qkv.columns);

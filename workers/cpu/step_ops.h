@@ -13,6 +13,7 @@
 
 #include "ipc/kv_layout.h"
 #include "workers/cpu/experts.h"
+#include "workers/cpu/integer.h"
 #include "workers/cpu/kernels.h"
 #include "workers/cpu/packing.h"
 #include "workers/cpu/thread_pool.h"
@@ -185,6 +186,12 @@ class StepOps {
     LinearTask task(int chunk, const Rows& x, const PackedMatrix& w, const Rows& y) const;
   };
   Grid grid_for(const Rows& x, const PackedMatrix& w, int panel_step) const;
+  /// Rounds rows [first, first + rows) of x for `w`, if its format asks for it.
+  void round_inputs(const Rows& x, int first, int rows, const PackedMatrix& w);
+  /// Room for x's rows rounded for these matrices.
+  void make_room(const Rows& x, std::int64_t row_bytes);
+  /// A task whose rows are some of x's, through the kernel of its format.
+  void multiply(LinearTask task, const Rows& x) const;
   /// Runs f(row) for all rows, several of them at a time on every thread.
   template <class F>
   void for_rows(int rows, std::int64_t columns, F&& f) {
@@ -210,8 +217,11 @@ class StepOps {
                         const KvLayer& kv, const Rows& out) const;
 
   const Kernels& kernels_;
+  const IntegerKernels& integers_;
   HeadShape shape_;
   ThreadPool pool_;
+  std::vector<std::byte> rounded_;  // inputs of the product at hand (RoundedRow)
+  std::int64_t rounded_stride_ = 0;
   std::vector<std::vector<float>> scratch_;  // one a thread
   std::vector<AttentionItem> items_;
   std::vector<Grid> grids_;      // of linear_groups()

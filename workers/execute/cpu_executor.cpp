@@ -46,7 +46,7 @@ CpuModelAsk CpuExecutor::Options::model_ask(int rank, Collective* group) const {
 }
 
 ModelShape CpuExecutor::load_model(std::atomic<int>& percent) {
-  const ModelFiles files(options_.model_folder, options_.weights);
+  const ModelFiles files(options_.model_folder, options_.weights, options_.activations);
   if (const Status status = can_cut(files.config, options_.ranks); !status.ok()) {
     throw ModelError(status.message());
   }
@@ -179,6 +179,10 @@ WorkerFacts CpuExecutor::plan_memory(const ModelConfig& config, const WeightPlan
   set_planned_pool(pool.value() >> 20U);
   WorkerFacts facts;
   facts.weights = weights.dtype + (config.text_half ? ", text only" : "");
+  if (options_.activations == Activations::int8) {
+    facts.weights += weights.whole_numbers ? ", activations int8"
+                                           : ", activations exact (none of them whole numbers)";
+  }
   facts.free_bytes = ask.free;
   facts.threads = static_cast<std::uint32_t>(options_.threads);
   return facts;

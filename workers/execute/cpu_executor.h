@@ -27,6 +27,7 @@ class CpuExecutor final : public HostExecutor {
     std::uint32_t tokens_per_block = 16;
     bool kv_groups = true;  // layers that see equally far share blocks, which windows give back
     WeightChoice weights = WeightChoice::stored;
+    Activations activations = Activations::exact;
     std::uint32_t max_context = 0;  // 0: what the model allows
     std::string run_dir;
     std::string memory_socket;  // where a memory process may listen

@@ -13,6 +13,7 @@ WeightsLease ask_for_weights(const CpuModelAsk& ask, const ModelFiles& files,
   wanted.key.format = ask.weights == WeightChoice::f32    ? "f32"
                       : ask.weights == WeightChoice::bf16 ? "bf16"
                                                           : "stored";
+  if (files.activations == Activations::int8) wanted.key.format += ", rounded inputs";
   if (!ask.cut.whole()) {
     wanted.key.format +=
         ", rank " + std::to_string(ask.cut.rank) + " of " + std::to_string(ask.cut.ranks);

@@ -33,6 +33,7 @@ CpuExecutor::Options cpu_options(const Config& config) {
   options.weights = self.dtype == "f32"    ? WeightChoice::f32
                     : self.dtype == "bf16" ? WeightChoice::bf16
                                            : WeightChoice::stored;
+  options.activations = self.activations == "int8" ? Activations::int8 : Activations::exact;
   options.max_context = config.max_context;
   options.run_dir = config.run_dir;
   options.memory_socket = config.memory_socket();

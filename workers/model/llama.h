@@ -60,10 +60,12 @@ struct LogitsView {
 
 /// A model folder, opened. Throws ModelError.
 struct ModelFiles {
-  explicit ModelFiles(const std::string& folder, WeightChoice choice = WeightChoice::stored);
+  explicit ModelFiles(const std::string& folder, WeightChoice choice = WeightChoice::stored,
+                      Activations wanted = Activations::exact);
   ModelConfig config;
   Checkpoint checkpoint;
   WeightChoice weights;
+  Activations activations;        // exact where no weights stay whole numbers
   std::uint64_t fingerprint = 0;  // LlamaModel::fingerprint()
 };
 
@@ -71,6 +73,7 @@ struct LoadOptions {
   int threads = 1;
   cpu::Isa isa = cpu::Isa::best;
   WeightChoice weights = WeightChoice::stored;
+  Activations activations = Activations::exact;
   /// Weights that another process has packed out of the same files; null: pack them.
   std::shared_ptr<const SealedMemory> packed = nullptr;
   /// Pack them into memory that others can map: sealed_weights().
@@ -105,7 +108,7 @@ class LlamaModel {
   /// set to percent done on the way (it may be read by another thread).
   static std::unique_ptr<LlamaModel> load(const std::string& folder, const LoadOptions& options,
                                           std::atomic<int>* progress = nullptr);
-  /// The same; `options.weights` is that of the files.
+  /// The same; `options.weights` and `options.activations` are those of the files.
   static std::unique_ptr<LlamaModel> load(const ModelFiles& files, const LoadOptions& options,
                                           std::atomic<int>* progress = nullptr);
   ~LlamaModel();

@@ -16,18 +16,30 @@ namespace baton {
 LlamaModel::LlamaModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 LlamaModel::~LlamaModel() = default;
 
-ModelFiles::ModelFiles(const std::string& folder, WeightChoice choice)
+namespace {
+
+Activations activations_of(const ModelConfig& config, const Checkpoint& checkpoint,
+                           WeightChoice choice, Activations wanted) {
+  if (wanted == Activations::exact) return wanted;
+  return plan_weights(config, checkpoint, choice).whole_numbers ? wanted : Activations::exact;
+}
+
+}  // namespace
+
+ModelFiles::ModelFiles(const std::string& folder, WeightChoice choice, Activations wanted)
     : config(load_model_config(folder)),
       checkpoint(folder),
       weights(choice),
+      activations(activations_of(config, checkpoint, choice, wanted)),
       fingerprint(model_fingerprint(config, checkpoint)) {
   // Rounded weights are another model: its keys and values are of no use to one that did not round.
   if (rounds(checkpoint, choice)) fingerprint ^= 0xBF16;
+  if (activations == Activations::int8) fingerprint ^= 0x18000000;  // likewise
 }
 
 std::unique_ptr<LlamaModel> LlamaModel::load(const std::string& folder, const LoadOptions& options,
                                              std::atomic<int>* progress) {
-  return load(ModelFiles(folder, options.weights), options, progress);
+  return load(ModelFiles(folder, options.weights, options.activations), options, progress);
 }
 
 std::unique_ptr<LlamaModel> LlamaModel::load(const ModelFiles& files, const LoadOptions& options,
@@ -51,7 +63,7 @@ std::unique_ptr<LlamaModel> LlamaModel::load(const ModelFiles& files, const Load
   auto memory = options.seal ? std::make_shared<WeightMemory>(most_weight_bytes(files.config))
                              : std::make_shared<WeightMemory>();
   Weights weights = pack_weights(files.config, files.checkpoint, files.weights, options.threads,
-                                 progress, memory, options.cut);
+                                 progress, memory, options.cut, files.activations);
   const std::uint64_t bytes_read = weights.bytes_read;
   std::shared_ptr<const SealedMemory> sealed;
   if (memory->shared()) {

@@ -255,7 +255,8 @@ WeightPlan plan_weights(const ModelConfig& config, const Checkpoint& checkpoint,
   }
   plan.bytes += hidden * (config.norm.bias ? 8 : 4);  // the final norm
   plan.dtype = each == 2 ? "bf16" : "f32";
-  if (grouped.first() != nullptr && each == 4) plan.dtype = grouped.first();
+  plan.whole_numbers = grouped.first() != nullptr;
+  if (plan.whole_numbers && each == 4) plan.dtype = grouped.first();
   if (blocks) {
     plan.dtype += " (stored as " + stored->dtype + ")";
   } else if (quantised)

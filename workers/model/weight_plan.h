@@ -15,11 +15,16 @@ namespace baton {
 /// all, where bf16 may round.
 enum class WeightChoice : std::uint8_t { stored, f32, bf16 };
 
+/// What goes into products with weights that stay whole numbers: the inputs as they are, or rounded
+/// to eight bits (cpu/integer.h). Other weights take them as they are.
+enum class Activations : std::uint8_t { exact, int8 };
+
 /// Raised by a change of what packed weights look like: workers with different ones share none.
-constexpr std::uint32_t kWeightLayoutVersion = 3;
+constexpr std::uint32_t kWeightLayoutVersion = 4;
 
 struct WeightPlan {
   std::string dtype;                // of the linear layers: "bf16", "f32", "int4 (stored as gptq)"
+  bool whole_numbers = false;       // some of them stay so
   std::uint64_t bytes = 0;          // of all weights, as packed
   std::uint64_t loading_bytes = 0;  // beside them while loading: a quantised layer, dequantised
 };

@@ -20,7 +20,8 @@ struct Entry {
   std::uint32_t paired = 0;
   // Of a matrix of whole numbers: cpu::GroupFormat.
   std::uint32_t group = 0;
-  std::uint16_t half_scales = 0;
+  std::uint8_t half_scales = 0;
+  std::uint8_t rounds_inputs = 0;
   std::uint16_t second = 0;
 };
 static_assert(sizeof(Entry) == 48 && std::is_trivially_copyable_v<Entry>);
@@ -113,6 +114,7 @@ Shape shape_of(const PackedMatrix& m) {
                  m.paired,
                  static_cast<std::uint32_t>(m.format.group),
                  m.format.half_scales,
+                 m.format.rounds_inputs,
                  static_cast<std::uint16_t>(m.format.second)};
   if (m.in > 0) {
     shape.bytes = static_cast<std::uint64_t>(m.panel_count) *
@@ -141,7 +143,8 @@ void place(PackedMatrix& m, const std::byte* at, const Entry& e) {
        static_cast<int>(e.columns),
        static_cast<int>(e.out),
        e.paired != 0,
-       {static_cast<int>(e.group), e.half_scales != 0, static_cast<cpu::Second>(e.second)}};
+       {static_cast<int>(e.group), e.half_scales != 0, static_cast<cpu::Second>(e.second),
+        e.rounds_inputs != 0}};
 }
 
 void place(EmbeddingTable& t, const std::byte* at, const Entry& e) {

@@ -27,6 +27,7 @@ WeightType chosen(WeightChoice choice, std::span<const MatrixSource> parts) {
 /// How all weights are packed.
 struct Packing {
   WeightChoice choice;
+  Activations activations;
   cpu::ThreadPool& pool;
   WeightMemory& memory;
   const ModelCut& cut;
@@ -81,6 +82,7 @@ std::optional<cpu::GroupedType> common_type(std::span<const LinearRows> parts, c
     const auto& other = part.source->grouped;
     if (!other || !cpu::join_types(type, *other)) return std::nullopt;
   }
+  type.format.rounds_inputs = how.activations == Activations::int8;
   return type;
 }
 
@@ -342,10 +344,10 @@ EmbeddingTable embedding_of(const MatrixSource& source, const Packing& how) {
 
 Weights pack_weights(const ModelConfig& config, const Checkpoint& checkpoint, WeightChoice choice,
                      int threads, std::atomic<int>* progress, std::shared_ptr<WeightMemory> memory,
-                     const ModelCut& cut) {
+                     const ModelCut& cut, Activations activations) {
   CheckpointReader reader(config, checkpoint, progress, threads);
   cpu::ThreadPool pool(threads);
-  const Packing how{choice, pool, *memory, cut};
+  const Packing how{choice, activations, pool, *memory, cut};
   Weights weights;
   const LinearSource head = reader.lm_head();
   const Slice tokens = cut.part(config.vocab);

@@ -97,7 +97,7 @@ struct Weights {
 /// `progress`, if given, rises to 100. Of a rank its own part alone is read; can_cut() is ok.
 Weights pack_weights(const ModelConfig& config, const Checkpoint& checkpoint, WeightChoice choice,
                      int threads, std::atomic<int>* progress, std::shared_ptr<WeightMemory> memory,
-                     const ModelCut& cut = {});
+                     const ModelCut& cut = {}, Activations activations = Activations::exact);
 
 /// Writes behind the packed weights where each of them lies, and seals their memory: now everybody
 /// can map them (view_weights). Throws ModelError.

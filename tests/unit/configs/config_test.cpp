@@ -356,6 +356,14 @@ TEST(ConfigError, NamesOfWorkers) {
   EXPECT_EQ(error_of(many), "/etc/baton/t.yaml:1: workers: has 65 entries; at most 64");
 }
 
+TEST(ConfigError, RoundedActivationsAreOfCpus) {
+  EXPECT_EQ(error_of("workers:\n  - {name: a, activations: int8}\n"), "accepted");
+  EXPECT_EQ(error_of("worker: {activations: int8}\nworkers:\n  - {name: a, device: cuda}\n"),
+            "/etc/baton/t.yaml:3: worker a: activations int8 needs device cpu");
+  EXPECT_EQ(error_of("workers:\n  - {name: a, activations: int4}\n"),
+            "/etc/baton/t.yaml:2: workers[0].activations: is 'int4'; it may be exact or int8");
+}
+
 TEST(ConfigError, Ranks) {
   EXPECT_EQ(error_of("workers:\n  - {name: a, ranks: 9}\n"),
             "/etc/baton/t.yaml:2: workers[0].ranks: is 9; it may be 1 to 8");

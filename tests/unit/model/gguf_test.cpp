@@ -388,6 +388,14 @@ TEST_F(GgufModel, MixedTypesStayWholeNumbersAndThePlanKnowsHowMany) {
     EXPECT_TRUE(layer.dense.gate_up.paired);
     EXPECT_EQ(weights.lm_head.format, (cpu::GroupFormat{32, true, cpu::Second::none}));
   }
+  const auto memory = std::make_shared<WeightMemory>();
+  const Weights rounded = pack_weights(config, checkpoint, WeightChoice::stored, 2, nullptr, memory,
+                                       {}, Activations::int8);
+  const WeightPlan plan = plan_weights(config, checkpoint, WeightChoice::stored);
+  EXPECT_TRUE(plan.whole_numbers);
+  EXPECT_EQ(plan.bytes, rounded.bytes()) << "rounded inputs take no more weights";
+  EXPECT_TRUE(rounded.layers.front().qkv.format.rounds_inputs);
+  EXPECT_TRUE(rounded.lm_head.format.rounds_inputs);
 }
 
 TEST(GgmlBlocks, ValuesAreThoseOfThePublishedPackage) {
