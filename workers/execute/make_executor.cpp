@@ -161,6 +161,10 @@ Result<std::unique_ptr<Executor>> make_executor(const Config& config) {
         std::make_unique<FakeModel>(config.model, self.tokens_per_block));
   }
   if (config.model.empty()) return invalid("model is not set");
+  if (self.device == "cuda" && self.activations != "exact") {
+    return invalid("worker " + self.name + ": activations " + self.activations +
+                   " needs device cpu");
+  }
   if (self.device == "cuda") return make_cuda_executor(config);
   if (self.load_format != "auto") {
     return invalid("worker " + self.name + ": load_format " + self.load_format +
