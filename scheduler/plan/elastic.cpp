@@ -178,13 +178,16 @@ bool may_outgrow_soon(const State& state, const Sequence& sequence) {
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     const Worker& w = state.workers[i];
     if (i == sequence.worker || !takes_part(w) || room_beside_growth(state, w) == 0 ||
+        w.compute.sequences + w.compute.expected >= most_running(state, w) ||
         stores_of(sequence, i) > state.settings.elastic_degree ||
         !same_positions(w, state.workers[sequence.worker])) {
       continue;
     }
     const bool reached =
         std::all_of(sequence.extents.begin(), sequence.extents.end(), [&](const Extent& extent) {
-          return extent.store == i || reaches(state.workers[extent.store], w);
+          const Worker& at = state.workers[extent.store];
+          const bool asked = may_read_in_place(state, at, w) && at.takes_work() && reaches(at, w);
+          return extent.store == i || reads_in_place(w, at) || asked;
         });
     if (reached) return true;
   }

@@ -44,8 +44,8 @@ bool settled(const Sequence& sequence) {
 bool is_due(const State& state, const Request& request, const Sequence& sequence, TimeNs now) {
   const Worker& w = state.workers[sequence.worker];
   if (!settled(sequence) || !w.takes_work() || !w.may_begin() || w.compute.short_of_blocks ||
-      request.handoff_failures >= kMostFailures || request.handoff_not_before > now ||
-      is_suspect(state, request) ||
+      sequence.gather_failures >= kMostFailures || request.handoff_not_before > now ||
+      is_suspect(state, request) || request.deaths.of(Stage::pull) != 0 ||
       request.generated.size() + kLeastTokens > request.sampling.max_tokens) {
     return false;
   }
@@ -116,7 +116,7 @@ void gather_pulled(State& state, Request& request, Sequence& sequence, bool fail
   sequence.gather->failed = sequence.gather->failed || failed;
   if (sequence.open_pulls != 0 && !fault(Fault::home_before_its_blocks)) return;
   if (sequence.gather->failed) {
-    ++request.handoff_failures;
+    ++sequence.gather_failures;
     request.handoff_not_before = state.now + 200 * kMillisecond;
     return give_up_gather(state, sequence);
   }
@@ -149,8 +149,23 @@ void come_home(State& state, Sequence& sequence) {
   sequence.extents.push_back(std::move(whole));
   sequence.outgrown = false;
   remember_prefix(state, sequence);
+  request.deaths.got_on(Stage::pull);
   request.times.enter(Part::decode_wait, state.now);
   w.compute.adds.push_back(sequence.id);
+}
+
+bool give_up_gathers(State& state, WorkerIndex worker) {
+  bool some = false;
+  for (const SequenceId id : state.spanning) {
+    Sequence* sequence = state.sequences.find(id);
+    if (sequence == nullptr || sequence->worker != worker || !sequence->gather ||
+        sequence->outgrown)
+      continue;
+    give_up_gather(state, *sequence);
+    ++sequence->gather_failures;  // not again and again
+    some = true;
+  }
+  return some;
 }
 
 void give_up_gather(State& state, Sequence& sequence) {

@@ -25,6 +25,9 @@ void gather_pulled(State& state, Request& request, Sequence& sequence, bool fail
 /// Its steps have ended and all blocks are here: it goes on in its worker's pool alone.
 void come_home(State& state, Sequence& sequence);
 
+/// Its worker needs the blocks for those that decode. True: some will be free when the pulls into
+/// them are answered.
+bool give_up_gathers(State& state, WorkerIndex worker);
 /// What was pulled for it is of no use: it leaves its worker, or a pull has failed.
 void give_up_gather(State& state, Sequence& sequence);
 

@@ -249,6 +249,7 @@ class StepBuilder {
       if (state_.settings.elastic) {
         if (is_read_by_others(state_, index_)) return false;  // free when their steps have ended
         if (outgrow_one()) continue;
+        if (give_up_gathers(state_, index_)) return false;
       }
       if (Request* victim = choose_victim(state_, index_)) {
         const Sequence* target = state_.sequences.find(victim->target);

@@ -271,6 +271,7 @@ struct Sequence {
   /// they were computed (plan/elastic.h).
   std::vector<Extent> extents;
   std::vector<Extent> ahead;  // reserved in other stores, for its next extents; no first tokens yet
+  std::uint32_t gather_failures = 0;  // pulls that were to gather it
   std::unique_ptr<Gather> gather;  // null: what it has in other stores stays there
   bool outgrown = false;  // when its steps have ended, it goes on at the store of `ahead`, or with
                           // what was gathered
