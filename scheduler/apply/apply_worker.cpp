@@ -634,19 +634,16 @@ struct Handler {
     // The pool may have become unreadable: the answer decides about later hand-offs.
     if (!failure.empty() && exporter != kNobody) probe(state, exporter, index, now, out);
     Request* request = state.requests.find(request_id);
-    Sequence* sequence = state.sequences.find(target);
-    const bool prefix = request != nullptr && request->phase == Phase::pull;
-    const bool gathered = sequence != nullptr && sequence->gather;
-    if (request == nullptr || target == 0 ||
-        target != (prefix || gathered ? request->source : request->target)) {
+    if (request == nullptr || target == 0 || target != pulled_into(state, *request))
       return;  // given up before
-    }
     if (!failure.empty()) {
       ++state.counters.pull_failures;
       out.warn(w.name() + ": pull failed: " + failure);
     }
-    if (gathered) return gather_pulled(state, *request, *sequence, !failure.empty());
-    if (prefix) return prefix_pulled(state, *request, !failure.empty());
+    Sequence* sequence = state.sequences.find(target);
+    if (sequence != nullptr && sequence->gather)
+      return gather_pulled(state, *request, *sequence, !failure.empty());
+    if (request->phase == Phase::pull) return prefix_pulled(state, *request, !failure.empty());
     if (failure.empty()) return advance_handoff(state, *request, now, out);
     request->handoff_not_before = now + 200 * kMillisecond;
     if (++request->handoff_failures >= 3) {

@@ -176,6 +176,12 @@ void drop_target(State& state, Request& request) {
   }
 }
 
+SequenceId pulled_into(const State& state, const Request& request) {
+  const Sequence* source = state.sequences.find(request.source);
+  const bool gathered = source != nullptr && source->gather;
+  return request.phase == Phase::pull || gathered ? request.source : request.target;
+}
+
 void take_damage(State& state, const OpenPull& pull, std::span<const BlockId> blocks, Outbox& out) {
   state.counters.damaged_blocks += blocks.size();
   const bool alive = pull.from_worker != kNobody;  // its exporter
@@ -200,17 +206,14 @@ void take_damage(State& state, const OpenPull& pull, std::span<const BlockId> bl
                                : ", request " + std::to_string(request->name.frontend) + "-" +
                                      std::to_string(request->name.counter)));
   if (request == nullptr || pull.target == 0) return;
-  const bool prefix = request->phase == Phase::pull;
-  const Sequence* own = state.sequences.find(request->source);
-  const bool gathered = own != nullptr && own->gather;
-  if (pull.target != (prefix || gathered ? request->source : request->target)) return;  // given up
+  if (pull.target != pulled_into(state, *request)) return;  // given up before
   if (++request->damaged_pulls >= kMostDamagedPulls) {
     return end_request(
         state, *request, FinishReason::error, ErrorCode::internal,
         "KV blocks were damaged on their way " + std::to_string(request->damaged_pulls) + " times",
         out);
   }
-  if (prefix) return prefix_pulled(state, *request, /*failed=*/true);
+  if (request->phase == Phase::pull) return prefix_pulled(state, *request, /*failed=*/true);
   const Sequence* source = state.sequences.find(request->source);
   request->times.lost_place(MoveCause::pull, source != nullptr ? source->worker : kNobody,
                             state.now);

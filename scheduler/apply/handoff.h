@@ -20,6 +20,9 @@ bool settle_pull(State& state, PullId id);
 /// The worker `to` has all blocks of `pull`, but those of `blocks` differ from what was computed.
 /// Neither they nor the request's place is of use any more: its prompt is computed again.
 void take_damage(State& state, const OpenPull& pull, std::span<const BlockId> blocks, Outbox& out);
+/// The sequence whose pulls count now: that of a prefix or of a gathering, else the target; 0:
+/// none.
+SequenceId pulled_into(const State& state, const Request& request);
 /// True if this request's tokens will be decoded on another worker than the one that prefills.
 bool needs_handoff(const State& state, const Request& request, const Worker& worker);
 

@@ -25,11 +25,15 @@ std::uint32_t pool_tokens(const Worker& worker) {
   return worker.store.offer.blocks * worker.store.tokens_per_block();
 }
 
+/// As many run there as may, or are to come.
+bool is_full(const State& state, const Worker& worker) {
+  return worker.compute.sequences + worker.compute.expected >= most_running(state, worker);
+}
+
 /// May be given something of another worker now.
 bool has_a_place(const State& state, const Worker& worker, TimeNs now) {
   return takes_part(worker) && accepts(worker, now) && worker.may_begin() &&
-         !worker.compute.short_of_blocks &&
-         worker.compute.sequences + worker.compute.expected < most_running(state, worker);
+         !worker.compute.short_of_blocks && !is_full(state, worker);
 }
 
 /// What one has computed the other may go on with: `worker.max_context` is each one's own.
@@ -174,22 +178,34 @@ void reserve(State& state, Sequence& sequence, const std::vector<PoolShare>& sha
   }
 }
 
+namespace {
+
+/// It could go on there, if there is a place: `reads` tells whether a worker reads the pool of
+/// another one.
+template <typename Reads>
+bool could_go_on_at(const State& state, const Sequence& sequence, WorkerIndex next,
+                    const Reads& reads) {
+  const Worker& w = state.workers[next];
+  return next != sequence.worker && stores_of(sequence, next) <= state.settings.elastic_degree &&
+         same_positions(w, state.workers[sequence.worker]) &&
+         std::all_of(sequence.extents.begin(), sequence.extents.end(), [&](const Extent& extent) {
+           return extent.store == next || reads(w, state.workers[extent.store]);
+         });
+}
+
+}  // namespace
+
 bool may_outgrow_soon(const State& state, const Sequence& sequence) {
+  const auto will_read = [&](const Worker& w, const Worker& at) {
+    const bool asked = may_read_in_place(state, at, w) && at.takes_work() && reaches(at, w);
+    return reads_in_place(w, at) || asked;
+  };
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     const Worker& w = state.workers[i];
-    if (i == sequence.worker || !takes_part(w) || room_beside_growth(state, w) == 0 ||
-        w.compute.sequences + w.compute.expected >= most_running(state, w) ||
-        stores_of(sequence, i) > state.settings.elastic_degree ||
-        !same_positions(w, state.workers[sequence.worker])) {
-      continue;
+    if (takes_part(w) && !is_full(state, w) && room_beside_growth(state, w) != 0 &&
+        could_go_on_at(state, sequence, i, will_read)) {
+      return true;
     }
-    const bool reached =
-        std::all_of(sequence.extents.begin(), sequence.extents.end(), [&](const Extent& extent) {
-          const Worker& at = state.workers[extent.store];
-          const bool asked = may_read_in_place(state, at, w) && at.takes_work() && reaches(at, w);
-          return extent.store == i || reads_in_place(w, at) || asked;
-        });
-    if (reached) return true;
   }
   return false;
 }
@@ -199,17 +215,9 @@ bool outgrow(State& state, Sequence& sequence, TimeNs now) {
   std::uint32_t most = 0;
   for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
     const Worker& w = state.workers[i];
-    if (i == sequence.worker || !has_a_place(state, w, now)) continue;
+    if (!has_a_place(state, w, now)) continue;
     const std::uint32_t room = room_beside_growth(state, w);
-    if (room <= most || stores_of(sequence, i) > state.settings.elastic_degree ||
-        !same_positions(w, state.workers[sequence.worker])) {
-      continue;
-    }
-    const bool reads =
-        std::all_of(sequence.extents.begin(), sequence.extents.end(), [&](const Extent& extent) {
-          return extent.store == i || reads_in_place(w, state.workers[extent.store]);
-        });
-    if (!reads) continue;
+    if (room <= most || !could_go_on_at(state, sequence, i, reads_in_place)) continue;
     best = i;
     most = room;
   }
