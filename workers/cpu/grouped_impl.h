@@ -4,46 +4,12 @@
 // Included once by each kernels_*.cpp.
 #pragma once
 
-#include "workers/cpu/linear_impl.h"
+#include "workers/cpu/grouped_tiles_impl.h"
 
 namespace {
 
-using baton::cpu::GroupFormat;
-using baton::cpu::kGroupStep;
-using baton::cpu::Second;
-
 /// What is widened at a time when there are many rows: 16 KiB, half of a first-level cache.
 constexpr int kWideInputs = 128;
-constexpr int kWideRows = 48;
-
-template <int C>
-struct GroupScales {
-  V16 scale[C];
-  V16 second[C];
-};
-
-/// Reads a group's head, of half panels [half, half + C), and steps over it.
-template <int C, Second S>
-GroupScales<C> read_scales(const std::byte*& at, bool half_scales, int half) {
-  GroupScales<C> g{};
-#pragma GCC unroll 2
-  for (int c = 0; c < C; ++c) {
-    const int column = (half + c) * 16;
-    g.scale[c] = half_scales ? load_f16(reinterpret_cast<const std::uint16_t*>(at) + column)
-                             : load(reinterpret_cast<const float*>(at) + column);
-  }
-  at += kPanelColumns * (half_scales ? 2 : 4);
-#pragma GCC unroll 2
-  for (int c = 0; c < C; ++c) {
-    const int column = (half + c) * 16;
-    if constexpr (S == Second::zero) g.second[c] = load_i8(at + column);
-    if constexpr (S == Second::offset)
-      g.second[c] = load(reinterpret_cast<const float*>(at) + column);
-  }
-  if constexpr (S == Second::zero) at += kPanelColumns;
-  if constexpr (S == Second::offset) at += kPanelColumns * 4;
-  return g;
-}
 
 template <Second S>
 V16 weight_of(V16 q, V16 scale, V16 second) {
@@ -86,9 +52,6 @@ template <int Bits, int C, Second S, class Use>
     }
   }
 }
-
-template <int Bits>
-constexpr int kStepBytes = kGroupStep* kPanelColumns* Bits / 8;
 
 /// R rows times half panels [half, half + C) of one panel, straight from the whole numbers.
 template <int R, int C, int Bits, Second S>
@@ -228,27 +191,15 @@ void widened_panel(const LinearTask& t, const float* x, int rows, const std::byt
 
 template <int Bits, Second S>
 void grouped_of(const LinearTask& t) {
-  alignas(64) float tile[kWideRows * 2 * kPanelColumns];
-  const int unit = t.epilogue == Epilogue::silu_mul ? 2 : 1;
-  const std::int64_t bytes = baton::cpu::panel_bytes(t.k, t.type, t.format);
-  const int end = t.first_panel + t.panel_count;
-  for (int panel = t.first_panel; panel < end; panel += unit) {
-    const int panels = end - panel < unit ? end - panel : unit;
-    const int stride = panels * kPanelColumns;
-    for (int row = 0; row < t.rows; row += kWideRows) {
-      const int rows = t.rows - row < kWideRows ? t.rows - row : kWideRows;
-      const float* x = t.x + row * t.x_stride;
-      for (int p = 0; p < panels; ++p) {
-        const std::byte* w = static_cast<const std::byte*>(t.panels) + (panel + p) * bytes;
-        if (rows > kMaxRows) {
-          widened_panel<Bits, S>(t, x, rows, w, tile + p * kPanelColumns, stride);
-        } else {
-          grouped_rows<Bits, S>(rows, t, x, w, bytes, tile + p * kPanelColumns, stride);
-        }
-      }
-      finish_tile(t, tile, row, rows, panel, panels);
+  each_tile(t, [&](int row, int rows, const std::byte* panel, std::int64_t bytes, float* tile,
+                   int tile_stride) {
+    const float* x = t.x + row * t.x_stride;
+    if (rows > kMaxRows) {
+      widened_panel<Bits, S>(t, x, rows, panel, tile, tile_stride);
+    } else {
+      grouped_rows<Bits, S>(rows, t, x, panel, bytes, tile, tile_stride);
     }
-  }
+  });
 }
 
 void linear_grouped(const LinearTask& t) {

@@ -5,22 +5,17 @@
 #include <cstring>
 #include <limits>
 
+#include "workers/cpu/grouped_tiles_impl.h"
 #include "workers/cpu/integer.h"
-#include "workers/cpu/linear_impl.h"
 
 namespace {
 
-using baton::cpu::GroupFormat;
-using baton::cpu::kGroupStep;
 using baton::cpu::kRoundedTogether;
 using baton::cpu::RoundedPiece;
 using baton::cpu::RoundedRow;
-using baton::cpu::Second;
 
 /// Where inputs 0 to 7 are among a row's wide numbers.
 constexpr int kWidePlaces[kGroupStep] = {0, 4, 2, 6, 1, 5, 3, 7};
-/// Rows of a task that share a tile.
-constexpr int kTileRows = 48;
 
 /// Up to 32 inputs, zeros behind the last one: their whole numbers in the rounded row's order, and
 /// `wide` unless it is null. Returns their scale.
@@ -82,38 +77,24 @@ struct Heads {
   V16 offset[C];
 };
 
-/// Reads a group's head, of half panels [half, half + C), and steps over it.
+/// The head of a group, of half panels [half, half + C), which is stepped over.
 template <int C, int Bits, Second S>
 [[gnu::always_inline]] inline Heads<C> read_heads(const std::byte*& at, const GroupFormat& format,
                                                   int half) {
+  const bool none = S == Second::zero && format.second == Second::none;
+  const GroupScales<C> scales = none ? read_scales<C, Second::none>(at, format.half_scales, half)
+                                     : read_scales<C, S>(at, format.half_scales, half);
+  // Bytes are stored plus 128, and twice a 4-bit float is taken plus 12.
+  const V16 more = set1(S == Second::e2m1 ? 12.0F : Bits == 8 ? 128.0F : 0.0F);
   Heads<C> g{};
 #pragma GCC unroll 2
   for (int c = 0; c < C; ++c) {
-    const int column = (half + c) * 16;
-    g.scale[c] = format.half_scales ? load_f16(reinterpret_cast<const std::uint16_t*>(at) + column)
-                                    : load(reinterpret_cast<const float*>(at) + column);
-    if constexpr (S == Second::e2m1) g.scale[c] = mul(g.scale[c], set1(0.5F));
+    g.scale[c] = S == Second::e2m1 ? mul(scales.scale[c], set1(0.5F)) : scales.scale[c];
+    g.zero[c] = S == Second::zero ? add(scales.second[c], more) : more;
+    if constexpr (S == Second::offset) g.offset[c] = scales.second[c];
   }
-  at += kPanelColumns * (format.half_scales ? 2 : 4);
-  // Bytes are stored plus 128, and twice a 4-bit float is taken plus 12.
-  const V16 more = set1(S == Second::e2m1 ? 12.0F : Bits == 8 ? 128.0F : 0.0F);
-#pragma GCC unroll 2
-  for (int c = 0; c < C; ++c) {
-    const int column = (half + c) * 16;
-    g.zero[c] = more;
-    if constexpr (S == Second::zero) {
-      if (format.second == Second::zero) g.zero[c] = add(load_i8(at + column), more);
-    }
-    if constexpr (S == Second::offset)
-      g.offset[c] = load(reinterpret_cast<const float*>(at) + column);
-  }
-  if (format.second == Second::zero) at += kPanelColumns;
-  if constexpr (S == Second::offset) at += kPanelColumns * 4;
   return g;
 }
-
-template <int Bits>
-constexpr int kEightBytes = kGroupStep* kPanelColumns* Bits / 8;
 
 /// One piece of `steps` times eight inputs: R rows times half panels [half, half + C).
 template <int R, int C, int Bits, Second S>
@@ -124,7 +105,7 @@ template <int R, int C, int Bits, Second S>
 #pragma GCC unroll 4
   for (int step = 0; step < steps; ++step, x += 2 * kFour) {
 #pragma GCC unroll 4
-    for (int line = 0; line < kEightBytes<Bits>; line += 64)
+    for (int line = 0; line < kStepBytes<Bits>; line += 64)
       __builtin_prefetch(at + ahead + line, 0, 2);
 #pragma GCC unroll 2
     for (int c = 0; c < C; ++c) {
@@ -135,7 +116,7 @@ template <int R, int C, int Bits, Second S>
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) dots[r][c].add(odd, x + r * stride + kFour);
     }
-    at += kEightBytes<Bits>;
+    at += kStepBytes<Bits>;
   }
 }
 
@@ -202,30 +183,17 @@ void integer_rows(int rows, const LinearTask& t, const std::byte* x, const std::
 
 template <int Bits, Second S>
 void integer_of(const LinearTask& t) {
-  alignas(64) float tile[kTileRows * 2 * kPanelColumns];
-  const int unit = t.epilogue == Epilogue::silu_mul ? 2 : 1;
-  const std::int64_t bytes = baton::cpu::panel_bytes(t.k, t.type, t.format);
-  const int end = t.first_panel + t.panel_count;
-  for (int panel = t.first_panel; panel < end; panel += unit) {
-    const int panels = end - panel < unit ? end - panel : unit;
-    const int stride = panels * kPanelColumns;
-    for (int row = 0; row < t.rows; row += kTileRows) {
-      const int rows = t.rows - row < kTileRows ? t.rows - row : kTileRows;
-      const int blocks = (rows + kIntegerRows - 1) / kIntegerRows;
-      for (int p = 0; p < panels; ++p) {
-        const std::byte* w = static_cast<const std::byte*>(t.panels) + (panel + p) * bytes;
-        for (int block = 0; block < blocks; ++block) {
-          const int first = rows * block / blocks;
-          // The first block loads this panel and asks for the next one.
-          integer_rows<Bits, S>(rows * (block + 1) / blocks - first, t,
-                                t.rounded + (row + first) * t.rounded_stride, w,
-                                row == 0 && block == 0 ? bytes : 0,
-                                tile + first * stride + p * kPanelColumns, stride);
-        }
-      }
-      finish_tile(t, tile, row, rows, panel, panels);
+  each_tile(t, [&](int row, int rows, const std::byte* panel, std::int64_t bytes, float* tile,
+                   int tile_stride) {
+    const int blocks = (rows + kIntegerRows - 1) / kIntegerRows;
+    for (int block = 0; block < blocks; ++block) {
+      const int first = rows * block / blocks;
+      // The first block loads this panel and asks for the next one.
+      integer_rows<Bits, S>(
+          rows * (block + 1) / blocks - first, t, t.rounded + (row + first) * t.rounded_stride,
+          panel, row == 0 && block == 0 ? bytes : 0, tile + first * tile_stride, tile_stride);
     }
-  }
+  });
 }
 
 void integer_linear(const LinearTask& t) {

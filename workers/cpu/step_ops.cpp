@@ -169,6 +169,12 @@ void StepOps::round_inputs(const Rows& x, int first, int rows, const PackedMatri
   });
 }
 
+void StepOps::round_inputs(const Rows& x, const PackedMatrix& w) {
+  if (!w.format.rounds_inputs) return;
+  make_room(x, rounded_row(w).bytes());
+  round_inputs(x, 0, x.rows, w);
+}
+
 void StepOps::multiply(LinearTask task, const Rows& x) const {
   if (!task.format.rounds_inputs) return kernels_.linear(task);
   const std::int64_t first_row = (task.x - x.data) / x.columns;
@@ -179,8 +185,7 @@ void StepOps::multiply(LinearTask task, const Rows& x) const {
 
 void StepOps::linear(Rows x, const PackedMatrix& w, Epilogue epilogue, Rows y) {
   if (x.rows == 0) return;
-  if (w.format.rounds_inputs) make_room(x, rounded_row(w).bytes());
-  round_inputs(x, 0, x.rows, w);
+  round_inputs(x, w);
   const Grid grid = grid_for(x, w, panel_step(x.rows, w));
   pool_.run(grid.chunks(), [&](int chunk, int) {
     LinearTask task = grid.task(chunk, x, w, y);
@@ -272,8 +277,7 @@ void StepOps::qkv_rope_append(Rows x, const PackedMatrix& w, const QkvFinish& fi
   // A chunk holds whole heads, so that it can finish what it has just computed.
   const int head_panels = std::lcm(kPanelColumns, shape_.head_dim) / kPanelColumns;
   const Grid grid = grid_for(x, w, head_panels);
-  if (w.format.rounds_inputs) make_room(x, rounded_row(w).bytes());
-  round_inputs(x, 0, x.rows, w);
+  round_inputs(x, w);
   pool_.run(grid.chunks(), [&](int chunk, int) {
     const LinearTask task = grid.task(chunk, x, w, qkv);
     multiply(task, x);

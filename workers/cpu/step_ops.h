@@ -186,7 +186,9 @@ class StepOps {
     LinearTask task(int chunk, const Rows& x, const PackedMatrix& w, const Rows& y) const;
   };
   Grid grid_for(const Rows& x, const PackedMatrix& w, int panel_step) const;
-  /// Rounds rows [first, first + rows) of x for `w`, if its format asks for it.
+  /// Rounds x for `w`, if its format asks for it.
+  void round_inputs(const Rows& x, const PackedMatrix& w);
+  /// The same of rows [first, first + rows), for which there is room.
   void round_inputs(const Rows& x, int first, int rows, const PackedMatrix& w);
   /// Room for x's rows rounded for these matrices.
   void make_room(const Rows& x, std::int64_t row_bytes);

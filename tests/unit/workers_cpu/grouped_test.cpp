@@ -8,53 +8,14 @@
 #include <cstring>
 #include <random>
 
-#include "workers/cpu/packing.h"
+#include "tests/unit/workers_cpu/grouped_parts.h"
 
 namespace baton::cpu {
 namespace {
 
-ThreadPool& two_threads() {
-  static ThreadPool pool(2);
-  return pool;
-}
-
-std::vector<Isa> grouped_isas() {
-  std::vector<Isa> found = {Isa::avx2};
-  if (isa_supported(Isa::avx512)) found.push_back(Isa::avx512);
-  return found;
-}
-
-/// Scales are f16 numbers where the type says so.
-GroupedMatrix random_matrix(std::int64_t out, std::int64_t in, const GroupedType& type,
-                            std::uint32_t seed) {
-  std::mt19937 random(seed);
-  const auto between = [&](int low, int high) {
-    return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
-  };
-  GroupedMatrix m;
-  m.out = out;
-  m.in = in;
-  m.type = type;
-  for (std::int64_t i = 0; i < out * in; ++i) {
-    m.q.push_back(static_cast<std::int8_t>(type.type == WeightType::int4 ? between(0, 15)
-                                                                         : between(-128, 127)));
-  }
-  for (std::int64_t i = 0; i < out * (in / type.format.group); ++i) {
-    // 1/8192 of a whole number up to 1,023: a number of f16; with 1/3 more it is none.
-    const float scale = static_cast<float>(between(-1023, 1023)) / 8192.0F;
-    m.scale.push_back(type.format.half_scales ? scale : scale / 3.0F);
-    if (type.format.second == Second::zero)
-      m.second.push_back(static_cast<float>(between(type.type == WeightType::int4 ? 0 : -128,
-                                                    type.type == WeightType::int4 ? 16 : 127)));
-    if (type.format.second == Second::offset)
-      m.second.push_back(static_cast<float>(between(-100, 100)) / 7.0F);
-  }
-  return m;
-}
-
 std::vector<float> widened(const GroupedMatrix& m) {
   std::vector<float> values(static_cast<std::size_t>(m.out * m.in));
-  widen(m, two_threads(), values.data());
+  widen(m, packing_threads(), values.data());
   return values;
 }
 
@@ -65,28 +26,6 @@ std::vector<float> inputs(std::int64_t n, std::uint32_t seed) {
   for (float& v : values) v = normal(random);
   return values;
 }
-
-struct Packed {
-  std::vector<std::byte> memory;
-  PackedMatrix matrix;
-
-  Packed(std::span<const GroupedMatrix> parts, bool paired, const GroupedType& type) {
-    std::int64_t out = 0;
-    for (const GroupedMatrix& part : parts) out += part.out;
-    if (paired) out = parts.front().out;
-    const std::int64_t panels = (paired ? 2 : 1) * panels_for(out);
-    const std::int64_t in = parts.front().in;
-    memory.resize(static_cast<std::size_t>(panels * panel_bytes(in, type.type, type.format)));
-    pack_grouped(parts, paired, type, two_threads(), memory.data());
-    matrix = {memory.data(),
-              type.type,
-              static_cast<int>(panels),
-              static_cast<int>(in),
-              static_cast<int>(out),
-              paired,
-              type.format};
-  }
-};
 
 std::vector<float> product(Isa isa, const PackedMatrix& w, const std::vector<float>& x, int rows,
                            Epilogue epilogue = Epilogue::store, float start = 0) {
@@ -146,7 +85,7 @@ TEST(GroupedLinear, HasTheBitsOfWidenedWeights) {
     }
     for (const int rows : {1, 2, 3, 4, 5, 6, 7, 12, 13, 25, 49, 101}) {
       const std::vector<float> x = inputs(rows * in, static_cast<std::uint32_t>(rows));
-      for (const Isa isa : grouped_isas()) {
+      for (const Isa isa : vector_isas()) {
         const std::vector<float> y = product(isa, packed.matrix, x, rows);
         for (int r = 0; r<rows; r += rows> 12 ? 12 : 1) {
           for (int c = 0; c < out; ++c) {
@@ -175,7 +114,7 @@ TEST(GroupedLinear, PartsOfSeveralTypesShareAMatrix) {
                                             random_matrix(24, 64, eight, 2)};
   const Packed packed(parts, false, both);
   const std::vector<float> x = inputs(3 * 64, 5);
-  for (const Isa isa : grouped_isas()) {
+  for (const Isa isa : vector_isas()) {
     const std::vector<float> y = product(isa, packed.matrix, x, 3);
     int column = 0;
     for (const GroupedMatrix& part : parts) {
@@ -202,12 +141,12 @@ TEST(GroupedLinear, GateAndUpAndSums) {
   const MatrixSource g{reinterpret_cast<const std::byte*>(gate.data()), ElementType::f32, 50, 128};
   const MatrixSource u{reinterpret_cast<const std::byte*>(up.data()), ElementType::f32, 50, 128};
   std::vector<float> panels(static_cast<std::size_t>(2 * panels_for(50) * 128 * kPanelColumns));
-  pack_paired(g, u, WeightType::f32, two_threads(), panels.data());
+  pack_paired(g, u, WeightType::f32, packing_threads(), panels.data());
   const PackedMatrix plain{
       panels.data(), WeightType::f32, static_cast<int>(2 * panels_for(50)), 128, 50, true};
   for (const int rows : {1, 5, 30, 60}) {
     const std::vector<float> x = inputs(rows * 128, 3);
-    for (const Isa isa : grouped_isas()) {
+    for (const Isa isa : vector_isas()) {
       EXPECT_EQ(product(isa, packed.matrix, x, rows, Epilogue::silu_mul),
                 product(isa, plain, x, rows, Epilogue::silu_mul))
           << rows;

@@ -11,52 +11,10 @@
 #include <random>
 #include <vector>
 
-#include "workers/cpu/grouped.h"
-#include "workers/cpu/packing.h"
+#include "tests/unit/workers_cpu/grouped_parts.h"
 
 namespace baton::cpu {
 namespace {
-
-ThreadPool& three_threads() {
-  static ThreadPool pool(3);
-  return pool;
-}
-
-std::vector<Isa> integer_isas() {
-  std::vector<Isa> found = {Isa::avx2};
-  if (isa_supported(Isa::avx512)) found.push_back(Isa::avx512);
-  return found;
-}
-
-GroupedMatrix drawn_matrix(std::int64_t out, std::int64_t in, const GroupedType& type,
-                           std::uint32_t seed) {
-  std::mt19937 random(seed);
-  const auto between = [&](int low, int high) {
-    return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
-  };
-  const bool four = type.type == WeightType::int4;
-  GroupedMatrix m;
-  m.out = out;
-  m.in = in;
-  m.type = type;
-  for (std::int64_t i = 0; i < out * in; ++i) {
-    // Rows of nothing but the ends of the range: where sums of few bits would saturate.
-    const bool ends = i / in % 5 == 0;
-    const int low = four ? 0 : -128;
-    const int high = four ? 15 : 127;
-    m.q.push_back(
-        static_cast<std::int8_t>(ends ? (i / in % 2 == 0 ? low : high) : between(low, high)));
-  }
-  for (std::int64_t i = 0; i < out * (in / type.format.group); ++i) {
-    const float scale = static_cast<float>(between(-1023, 1023)) / 8192.0F;
-    m.scale.push_back(type.format.half_scales ? scale : scale / 3.0F);
-    if (type.format.second == Second::zero)
-      m.second.push_back(static_cast<float>(between(four ? 0 : -128, four ? 16 : 127)));
-    if (type.format.second == Second::offset)
-      m.second.push_back(static_cast<float>(between(-100, 100)) / 7.0F);
-  }
-  return m;
-}
 
 /// Inputs whose 32s differ in size; some 32s are zeros, some of one size with all signs alike.
 std::vector<float> drawn_inputs(int rows, int in, std::uint32_t seed) {
@@ -73,28 +31,15 @@ std::vector<float> drawn_inputs(int rows, int in, std::uint32_t seed) {
   return values;
 }
 
-struct PackedParts {
-  std::vector<std::byte> memory;
-  PackedMatrix matrix;
+GroupedMatrix drawn_matrix(std::int64_t out, std::int64_t in, const GroupedType& type,
+                           std::uint32_t seed) {
+  return random_matrix(out, in, type, seed, /*ends=*/true);
+}
 
-  PackedParts(std::span<const GroupedMatrix> parts, bool paired, GroupedType type) {
-    type.format.rounds_inputs = true;
-    std::int64_t out = 0;
-    for (const GroupedMatrix& part : parts) out += part.out;
-    if (paired) out = parts.front().out;
-    const std::int64_t panels = (paired ? 2 : 1) * panels_for(out);
-    const std::int64_t in = parts.front().in;
-    memory.resize(static_cast<std::size_t>(panels * panel_bytes(in, type.type, type.format)));
-    pack_grouped(parts, paired, type, three_threads(), memory.data());
-    matrix = {memory.data(),
-              type.type,
-              static_cast<int>(panels),
-              static_cast<int>(in),
-              static_cast<int>(out),
-              paired,
-              type.format};
-  }
-};
+Packed packed_for_rounded(std::span<const GroupedMatrix> parts, bool paired, GroupedType type) {
+  type.format.rounds_inputs = true;
+  return Packed(parts, paired, type);
+}
 
 std::vector<float> integer_product(Isa isa, const PackedMatrix& w, const float* x, int rows,
                                    Epilogue epilogue = Epilogue::store, float start = 0) {
@@ -179,7 +124,7 @@ TEST(RoundedRow, IsOfWholeNumbersWithinHalfAStep) {
       if (in % piece != 0) continue;
       const std::vector<float> x = drawn_inputs(1, in, static_cast<std::uint32_t>(in));
       const RoundedRow row{in, piece};
-      for (const Isa isa : integer_isas()) {
+      for (const Isa isa : vector_isas()) {
         std::vector<std::byte> to(static_cast<std::size_t>(row.bytes()));
         integer_kernels(isa).round_row(x.data(), row, to.data());
         for (int i = 0; i < in; ++i) {
@@ -208,7 +153,7 @@ TEST(RoundedRow, IsOfWholeNumbersWithinHalfAStep) {
 }
 
 TEST(RoundedRow, OfNoNumbersAndOfNextToNothing) {
-  for (const Isa isa : integer_isas()) {
+  for (const Isa isa : vector_isas()) {
     for (const float odd :
          {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
           -std::numeric_limits<float>::infinity()}) {
@@ -216,7 +161,7 @@ TEST(RoundedRow, OfNoNumbersAndOfNextToNothing) {
       x[37] = odd;
       const GroupedType type{WeightType::int4, {32, false, Second::zero}};
       const GroupedMatrix m = drawn_matrix(32, 64, type, 3);
-      const PackedParts packed({&m, 1}, false, type);
+      const Packed packed = packed_for_rounded({&m, 1}, false, type);
       for (const float y : integer_product(isa, packed.matrix, x.data(), 1))
         ASSERT_TRUE(std::isnan(y)) << "a row that is no number must not look like one";
     }
@@ -238,8 +183,8 @@ TEST(IntegerLinear, IsTheSumOfRoundedInputsInEveryFormat) {
     const int out = 41;
     const GroupedMatrix m = drawn_matrix(out, in, type, 22);
     std::vector<float> w(static_cast<std::size_t>(out * in));
-    widen(m, three_threads(), w.data());
-    const PackedParts packed({&m, 1}, false, type);
+    widen(m, packing_threads(), w.data());
+    const Packed packed = packed_for_rounded({&m, 1}, false, type);
     std::vector<float> row(static_cast<std::size_t>(in));
     for (int c = 0; c < out; ++c) {
       widen_row(packed.matrix, c, row.data());
@@ -247,7 +192,7 @@ TEST(IntegerLinear, IsTheSumOfRoundedInputsInEveryFormat) {
     }
     constexpr int kMost = 9;
     const std::vector<float> x = drawn_inputs(kMost, in, 5);
-    for (const Isa isa : integer_isas()) {
+    for (const Isa isa : vector_isas()) {
       const std::vector<float> y = integer_product(isa, packed.matrix, x.data(), kMost);
       for (int r = 0; r < kMost; ++r) {
         for (int c = 0; c < out; ++c) {
@@ -269,7 +214,7 @@ TEST(IntegerLinear, HasTheSameBitsBesideAnyRowsAndInAnyVectors) {
     const int in = type.format.group % 24 == 0 && type.format.group != 192 ? 360 : 384;
     const int out = 70;
     const GroupedMatrix m = drawn_matrix(out, in, type, 4);
-    const PackedParts packed({&m, 1}, false, type);
+    const Packed packed = packed_for_rounded({&m, 1}, false, type);
     const std::vector<float> x = drawn_inputs(101, in, 6);
     std::vector<float> alone;
     for (int r = 0; r < 101; ++r) {
@@ -277,7 +222,7 @@ TEST(IntegerLinear, HasTheSameBitsBesideAnyRowsAndInAnyVectors) {
           integer_product(Isa::avx2, packed.matrix, x.data() + std::ptrdiff_t{r} * in, 1);
       alone.insert(alone.end(), one.begin(), one.end());
     }
-    for (const Isa isa : integer_isas()) {
+    for (const Isa isa : vector_isas()) {
       for (const int rows : {1, 2, 3, 4, 5, 7, 12, 49, 101}) {
         const std::vector<float> y = integer_product(isa, packed.matrix, x.data(), rows);
         ASSERT_EQ(std::memcmp(y.data(), alone.data(), y.size() * sizeof(float)), 0)
@@ -291,12 +236,12 @@ TEST(IntegerLinear, GateAndUpAndSums) {
   const GroupedType type{WeightType::int4, {64, true, Second::zero}};
   const std::vector<GroupedMatrix> parts = {drawn_matrix(50, 128, type, 1),
                                             drawn_matrix(50, 128, type, 2)};
-  const PackedParts both(parts, true, type);
-  const PackedParts gate({parts.data(), 1}, false, type);
-  const PackedParts up({parts.data() + 1, 1}, false, type);
+  const Packed both = packed_for_rounded(parts, true, type);
+  const Packed gate = packed_for_rounded({parts.data(), 1}, false, type);
+  const Packed up = packed_for_rounded({parts.data() + 1, 1}, false, type);
   for (const int rows : {1, 5, 60}) {
     const std::vector<float> x = drawn_inputs(rows, 128, 3);
-    for (const Isa isa : integer_isas()) {
+    for (const Isa isa : vector_isas()) {
       const std::vector<float> g = integer_product(isa, gate.matrix, x.data(), rows);
       const std::vector<float> u = integer_product(isa, up.matrix, x.data(), rows);
       const std::vector<float> y =
@@ -319,14 +264,14 @@ TEST(IntegerLinear, PartsOfSeveralTypesShareAMatrix) {
   ASSERT_TRUE(join_types(both, eight));
   const std::vector<GroupedMatrix> parts = {drawn_matrix(40, 64, four, 1),
                                             drawn_matrix(24, 64, eight, 2)};
-  const PackedParts packed(parts, false, both);
+  const Packed packed = packed_for_rounded(parts, false, both);
   const std::vector<float> x = drawn_inputs(3, 64, 5);
-  for (const Isa isa : integer_isas()) {
+  for (const Isa isa : vector_isas()) {
     const std::vector<float> y = integer_product(isa, packed.matrix, x.data(), 3);
     std::size_t column = 0;
     for (const GroupedMatrix& part : parts) {
       std::vector<float> w(static_cast<std::size_t>(part.out * part.in));
-      widen(part, three_threads(), w.data());
+      widen(part, packing_threads(), w.data());
       for (std::int64_t c = 0; c < part.out; ++c, ++column) {
         const PlainDot want(&x[64], &w[static_cast<std::size_t>(c * 64)], 64);
         ASSERT_NEAR(y[64 + column], want.rounded, 4e-6 * want.size) << column;
