@@ -221,12 +221,21 @@ std::string process_state(const std::string& run_dir, const ProcessRecord& recor
   return is_up(run_dir, record) ? "up" : "starting";
 }
 
+std::string refused_now(const std::string& run_dir, const ProcessRecord& record) {
+  return is_up(run_dir, record) ? "" : record.refused;
+}
+
+std::string refused_now(const std::string& run_dir, const std::string& name) {
+  const auto record = read_process_record(run_dir, name);
+  return record ? refused_now(run_dir, *record) : "";
+}
+
 std::string refused_by_all(const std::string& run_dir, const std::vector<std::string>& names) {
   std::string first;
   for (const std::string& name : names) {
-    const auto record = read_process_record(run_dir, name);
-    if (!record || record->refused.empty() || is_up(run_dir, *record)) return {};
-    if (first.empty()) first = name + ": " + record->refused;
+    const std::string why = refused_now(run_dir, name);
+    if (why.empty()) return {};
+    if (first.empty()) first = name + ": " + why;
   }
   return first;
 }

@@ -69,6 +69,9 @@ std::uint32_t spoken_protocol(const std::string& run_dir, const ProcessRecord& r
 /// starting; up; frozen (stopped by a signal); waiting (ended, and about to be started again);
 /// gone (ended, and its supervisor does not know).
 std::string process_state(const std::string& run_dir, const ProcessRecord& record);
+/// Why this process cannot run, while it is not up; empty: nothing is known against it.
+std::string refused_now(const std::string& run_dir, const ProcessRecord& record);
+std::string refused_now(const std::string& run_dir, const std::string& name);
 /// "NAME: why" if none of these processes is up and each of them cannot run (its record says so),
 /// by the first of them; else, and of no processes, nothing.
 std::string refused_by_all(const std::string& run_dir, const std::vector<std::string>& names);

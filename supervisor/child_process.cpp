@@ -323,9 +323,19 @@ std::filesystem::path ChildProcess::mark(const char* suffix) const {
 
 bool ChildProcess::hopeless(std::optional<int> status) {
   been_up_ = been_up_ || std::filesystem::exists(mark("up"));
-  if (been_up_) return false;
+  return !been_up_ && died_before_up(status);
+}
+
+bool ChildProcess::died_before_up(std::optional<int> status) {
   ++deaths_;
-  return (status && is_final(*status)) || deaths_ == spec_.early_deaths;
+  const bool often = spec_.early_deaths != 0 && deaths_ >= spec_.early_deaths;
+  return often || (status && is_final(*status));
+}
+
+void ChildProcess::came_up() {
+  been_up_ = true;
+  deaths_ = 0;
+  refused_.clear();
 }
 
 bool ChildProcess::is_final(int status) const {
@@ -343,14 +353,10 @@ bool ChildProcess::up() const {
 // By this life alone: what had run before cannot any more once somebody has taken its folder away.
 bool ChildProcess::cannot_run(std::optional<int> status) {
   if (up()) {
-    been_up_ = true;
-    deaths_ = 0;
-    refused_.clear();
+    came_up();
     return false;
   }
-  ++deaths_;
-  const bool often = spec_.early_deaths != 0 && deaths_ >= spec_.early_deaths;
-  if (!often && !(status && is_final(*status))) return false;
+  if (!died_before_up(status)) return false;
   drain_output();
   log_.finish();
   refused_ = reason_line(last_words());
@@ -360,9 +366,7 @@ bool ChildProcess::cannot_run(std::optional<int> status) {
 
 bool ChildProcess::recovered() {
   if (refused_.empty() || !running() || !up()) return false;
-  been_up_ = true;
-  deaths_ = 0;
-  refused_.clear();
+  came_up();
   write_record();
   return true;
 }

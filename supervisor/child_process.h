@@ -155,6 +155,9 @@ class ChildProcess {
   void write_pid() const;  // NAME.pid, for people and scripts
   bool up() const;         // this life of it is, or was when it ended
   bool is_final(int status) const;
+  /// Counts a death of one that was not up; true: it shows that it cannot run.
+  bool died_before_up(std::optional<int> status);
+  void came_up();
 
   ProcessSpec spec_;
   std::filesystem::path run_dir_;

@@ -50,11 +50,6 @@ bool ready_at_scheduler(const ProcessCommands& options, const ProcessRecord& rec
   });
 }
 
-bool cannot_run(const ProcessCommands& options, const std::string& name) {
-  const auto record = read_process_record(options.run_dir, name);
-  return record && !record->refused.empty() && !is_up(options.run_dir, *record);
-}
-
 /// Whether every front end that runs has joined the schedulers, which know their number alone. One
 /// that cannot run is waited for by nobody.
 bool front_ends_joined(const ProcessCommands& options) {
@@ -64,7 +59,7 @@ bool front_ends_joined(const ProcessCommands& options) {
   });
   const std::vector<ModelSocket> schedulers = restart_schedulers(options);  // there may be new ones
   return std::all_of(schedulers.begin(), schedulers.end(), [&](const ModelSocket& scheduler) {
-    if (cannot_run(options, scheduler.model + ".scheduler")) return true;
+    if (!refused_now(options.run_dir, scheduler.model + ".scheduler").empty()) return true;
     const Json info = ask_scheduler(scheduler, "show info json");
     return info.is_object() && info.value("frontends", 0) >= up;
   });
@@ -221,7 +216,9 @@ class Restart {
       return 0;
     }
     // What ran and cannot any more says why; what could not run before may have been mended.
-    const auto refused = [&] { return target.refused.empty() && cannot_run(options_, name); };
+    const auto refused = [&] {
+      return target.refused.empty() && !refused_now(options_.run_dir, name).empty();
+    };
     const bool done = wait_for([&] { return replaced(target) || refused() || dismissed(target); });
     if (dismissed(target)) {
       std::printf("%s is ended: the configuration has it no more\n", name.c_str());
@@ -229,9 +226,8 @@ class Restart {
     }
     if (!done || !replaced(target)) {
       const auto record = read_process_record(options_.run_dir, name);
-      if (record && cannot_run(options_, name)) {
-        return complain(name + " cannot run: " + record->refused);
-      }
+      const std::string why = record ? refused_now(options_.run_dir, *record) : "";
+      if (!why.empty()) return complain(name + " cannot run: " + why);
       return complain(name + " is not up again after " + std::to_string(options_.within / kSecond) +
                       " s (" + (record ? process_state(options_.run_dir, *record) : "no record") +
                       "); its log: " + options_.run_dir + "/logs/" +

@@ -51,7 +51,7 @@ std::vector<ListedProcess> list_processes(const std::string& run_dir) {
     all.push_back({{record.name, record.kind, spoken_protocol(run_dir, record)},
                    record.life,
                    process_state(run_dir, record),
-                   is_up(run_dir, record) ? "" : record.refused});
+                   refused_now(run_dir, record)});
     if (record.kind != "frontend") continue;
     if (const auto twin = read_twin(run_dir, record.name)) {
       all.push_back({{record.name + ".twin", "twin", spoken_protocol(run_dir, record)},

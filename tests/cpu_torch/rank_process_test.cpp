@@ -9,13 +9,14 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <optional>
 #include <thread>
 
 #include "ipc/shm_region.h"
 #include "ipc/spoiled.h"
+#include "tests/cpu_torch/forked_rank.h"
 #include "tests/cpu_torch/model_fixture.h"
 #include "tests/support/temp_dir.h"
-#include "workers/execute/cpu_rank.h"
 #include "workers/protocol/worker_core.h"
 
 namespace baton::test {
@@ -32,17 +33,7 @@ class RankProcessTest : public testing::Test {
     options.name = "w";
     options.ranks = 2;
     ASSERT_TRUE(ensure_private_directory(options.run_dir).ok());
-    child = ::fork();
-    if (child == 0) {
-      Config config;
-      config.run_dir = options.run_dir;
-      config.self.name = options.name;
-      config.self.ranks = 2;
-      config.self.rank = 1;
-      SignalFd own_signals;
-      ::_exit(run_rank_process(config, options.group_options(1), make_cpu_rank(options, 1),
-                               own_signals));
-    }
+    child.emplace(options);
     auto led = RankGroup::lead(options.group_options(0), [this](int rank) {
       marked = take_spoiled_mark(options.run_dir, options.name, ::getpid());
       lost = rank;
@@ -54,10 +45,7 @@ class RankProcessTest : public testing::Test {
   }
   void TearDown() override {
     group.reset();
-    if (child > 0) {
-      ::kill(child, SIGKILL);
-      ::waitpid(child, nullptr, 0);
-    }
+    child.reset();
   }
 
   void offer_a_pool() {
@@ -78,8 +66,8 @@ class RankProcessTest : public testing::Test {
   }
   int status_of_child() {
     int status = 0;
-    ::waitpid(child, &status, 0);
-    child = 0;
+    ::waitpid(child->pid(), &status, 0);
+    child->forget();
     while (lost < 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
@@ -87,7 +75,7 @@ class RankProcessTest : public testing::Test {
   TempDir folder;
   SignalFd signals;  // what the rank asks of this process
   CpuExecutor::Options options;
-  pid_t child = 0;
+  std::optional<ForkedRank> child;
   std::unique_ptr<RankGroup> group;
   ShmRegion pool;
   std::atomic<bool> marked{false};  // when the rank's end was told
@@ -114,7 +102,7 @@ TEST_F(RankProcessTest, AFailureBeforeTheFirstStepSpoilsNothing) {
 TEST_F(RankProcessTest, WhoIsAskedToStopAsksRankZero) {
   offer_a_pool();
   ASSERT_FALSE(signals.requested());
-  ::kill(child, SIGTERM);
+  ::kill(child->pid(), SIGTERM);
   const TimeNs end = now_ns() + 5 * kSecond;
   while (!signals.requested() && now_ns() < end) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));

@@ -2,13 +2,11 @@
 // it: both ranks read it, none before it is there, and a wait in vain is one for both. This process
 // is rank 0 and the other worker.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -16,10 +14,9 @@
 #include <thread>
 
 #include "ipc/shm_region.h"
+#include "tests/cpu_torch/forked_rank.h"
 #include "tests/cpu_torch/model_fixture.h"
 #include "tests/support/temp_dir.h"
-#include "workers/execute/cpu_executor.h"
-#include "workers/execute/cpu_rank.h"
 
 namespace baton::test {
 namespace {
@@ -42,17 +39,7 @@ class RankSpans : public testing::Test {
     options.ranks = 2;
     options.rank_timeout = 300 * kMillisecond;
     ASSERT_TRUE(ensure_private_directory(options.run_dir).ok());
-    child = ::fork();
-    if (child == 0) {
-      Config config;
-      config.run_dir = options.run_dir;
-      config.self.name = options.name;
-      config.self.ranks = 2;
-      config.self.rank = 1;
-      SignalFd own_signals;
-      ::_exit(run_rank_process(config, options.group_options(1), make_cpu_rank(options, 1),
-                               own_signals));
-    }
+    child.emplace(options);
     group.emplace(options);
     group->on_lost([this](const std::string&) { ++losses; });
     pool = start(*group, "w");
@@ -80,10 +67,7 @@ class RankSpans : public testing::Test {
   void TearDown() override {
     mapped.reset();
     group.reset();
-    if (child > 0) {
-      ::kill(child, SIGKILL);
-      ::waitpid(child, nullptr, 0);
-    }
+    child.reset();
   }
 
   PoolRequest request_of(const std::string& worker) const {
@@ -163,7 +147,7 @@ class RankSpans : public testing::Test {
   TempDir folder;
   SignalFd signals;
   CpuExecutor::Options options;
-  pid_t child = 0;
+  std::optional<ForkedRank> child;
   std::atomic<int> losses{0};
   std::optional<CpuExecutor> group;  // rank 0
   std::optional<CpuExecutor> one;    // a worker of one process

@@ -117,12 +117,9 @@ LayerHooks CpuExecutor::layer_hooks() {
 std::unique_ptr<BlockReader> CpuExecutor::block_reader() {
   auto own = HostExecutor::block_reader();
   if (group_ == nullptr) return own;
-  return std::make_unique<RankBlockReader>(
-      std::move(own), group_->pulls(), RankBlockReader::Copies::by_rank_0,
-      [this](const RankLost& lost) {
-        Collective::abort(group_->memory(), lost.rank(), lost.silent());
-        ranks_.tell_lost(lost.what());
-      });
+  return std::make_unique<RankBlockReader>(std::move(own), group_->pulls(),
+                                           RankBlockReader::Copies::by_rank_0,
+                                           [this](const RankLost& lost) { ranks_.lose(lost); });
 }
 
 /// The step of all ranks.

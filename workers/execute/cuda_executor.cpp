@@ -329,12 +329,9 @@ std::unique_ptr<BlockReader> CudaExecutor::block_reader() {
   }
   auto own = std::make_unique<CudaBlockReader>(*pool_, device_, std::move(options));
   if (group_ == nullptr || options_.rank != 0) return own;
-  return std::make_unique<RankBlockReader>(
-      std::move(own), group_->pulls(), RankBlockReader::Copies::by_all,
-      [this](const RankLost& lost) {
-        Collective::abort(group_->memory(), lost.rank(), lost.silent());
-        ranks_.tell_lost(lost.what());
-      });
+  return std::make_unique<RankBlockReader>(std::move(own), group_->pulls(),
+                                           RankBlockReader::Copies::by_all,
+                                           [this](const RankLost& lost) { ranks_.lose(lost); });
 }
 
 // ---------------------------------------------------------------- steps

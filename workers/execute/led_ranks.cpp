@@ -36,6 +36,11 @@ void LedRanks::tell_lost(const std::string& why) const {
   if (on_lost_) on_lost_(why);
 }
 
+void LedRanks::lose(const RankLost& lost) const {
+  Collective::abort(group_->memory(), lost.rank(), lost.silent());
+  tell_lost(lost.what());
+}
+
 void LedRanks::leaving(bool in_order) {
   RankGroup* group = led_;
   if (group == nullptr) return;

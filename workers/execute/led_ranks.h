@@ -21,6 +21,8 @@ class LedRanks {
   void wait_loaded(TimeNs patience);
   /// On any thread: nothing can be computed any more.
   void tell_lost(const std::string& why) const;
+  /// The same, by a thread beside that of the steps, which must not wait for that rank either.
+  void lose(const RankLost& lost) const;
   /// As Executor::leaving(), from any thread.
   void leaving(bool in_order);
 
