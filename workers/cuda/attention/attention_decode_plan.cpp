@@ -7,19 +7,16 @@
 #include <string>
 
 #include "workers/cuda/attention/attention.h"
+#include "workers/cuda/attention/pieces.h"
 #include "workers/cuda/current_device.h"
 #include "workers/cuda/launch.cuh"
 
 namespace baton::cuda {
 namespace {
 
-constexpr int kRound = 64;  // keys that a CTA takes at once: its four warps' tiles
 constexpr int kTile = 16;
 constexpr int kFixedBudget = 1024;  // pieces beyond one a row, with fixed pieces
 constexpr int kMeasureBudget = 8192;
-
-constexpr std::int64_t ceil_div(std::int64_t x, std::int64_t by) { return (x + by - 1) / by; }
-constexpr std::int64_t round_up(std::int64_t x, std::int64_t to) { return ceil_div(x, to) * to; }
 
 std::int64_t keys_of(const DecodeItem& item) {
   return item.key_end - item.key_begin / kTile * kTile;
@@ -36,7 +33,7 @@ std::vector<DecodeItem> list_queries(std::span<const AttentionRow> rows, int win
   std::vector<DecodeItem> queries;
   for (const AttentionRow& row : rows) {
     const std::int64_t last = row.position + row.n_rows;
-    if (last > std::numeric_limits<std::int32_t>::max() - kRound ||
+    if (last > std::numeric_limits<std::int32_t>::max() - kKeysAtOnce ||
         last > std::int64_t{row.n_blocks} * tokens_per_block) {
       throw std::invalid_argument("a single row behind its block table");
     }
@@ -107,26 +104,23 @@ bool DecodeAttention::may_travel() const {
   return tiles_ && options_.window == 0 && options_.tokens_per_block % kTile == 0;
 }
 
-/// So that all CTAs together fill the GPU's places for them a whole number of times, mostly once,
-/// though no warp is without a tile. Longer pieces than 1024 keys even out too little at the end of
-/// the grid; shorter ones lose more by their starts and ends (measured on one H200).
+/// As even_piece() has it for all rows together, longer where rows' ends make more pieces of it.
 std::int64_t DecodeAttention::auto_piece(const std::vector<DecodeItem>& queries) const {
-  constexpr std::int64_t kLongest = 1024;
   if (options_.piece_keys > 0) return options_.piece_keys;
   const std::int64_t places = pieces_at_once();
   std::int64_t keys = 0;
   for (const DecodeItem& q : queries) keys += keys_of(q);
-  const std::int64_t rounds = ceil_div(keys, places * kLongest);
-  std::int64_t piece = round_up(ceil_div(keys, places * rounds), kRound);
+  const std::int64_t most = places * rounds_of(keys, places);
+  std::int64_t piece = even_piece(keys, places);
   const auto pieces = [&] {
     std::int64_t n = 0;
     for (const DecodeItem& q : queries) n += pieces_of(keys_of(q), piece);
     return n;
   };
-  while (piece < kLongest && pieces() > places * rounds) piece += kRound;
+  while (piece < kLongestPiece && pieces() > most) piece += kKeysAtOnce;
   // Where a graph's launch has no room for so many.
   const auto rows = static_cast<int>(queries.size());
-  const std::int64_t shortest = round_up(ceil_div(keys, max_items(rows) - rows), kRound);
+  const std::int64_t shortest = round_up(ceil_div(keys, max_items(rows) - rows), kKeysAtOnce);
   return std::max(piece, shortest);
 }
 
@@ -164,7 +158,7 @@ void DecodeAttention::plan_pieces(std::vector<DecodeItem>& queries, DecodePlan& 
     std::int64_t origin = 0;
     if (piece == 0) {  // pieces of equal length, as many as the wanted length gives
       origin = q.key_begin / kTile * kTile;
-      piece = round_up(ceil_div(keys_of(q), wanted_pieces), kRound);
+      piece = round_up(ceil_div(keys_of(q), wanted_pieces), kKeysAtOnce);
     }
     const std::int64_t pieces =
         (q.key_end - 1 - origin) / piece - (q.key_begin - origin) / piece + 1;

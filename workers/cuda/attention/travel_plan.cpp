@@ -2,17 +2,11 @@
 
 #include <algorithm>
 
+#include "workers/cuda/attention/pieces.h"
 #include "workers/pool/pool_ids.h"
 
 namespace baton::cuda {
 namespace {
-
-constexpr int kRound = 64;  // keys that a CTA takes at once
-/// Longer pieces even out too little at the end of a grid: DecodeAttention::auto_piece().
-constexpr std::int64_t kLongest = 1024;
-
-constexpr std::int64_t ceil_div(std::int64_t x, std::int64_t by) { return (x + by - 1) / by; }
-constexpr std::int64_t round_up(std::int64_t x, std::int64_t to) { return ceil_div(x, to) * to; }
 
 /// Neighbouring keys that one device attends to.
 struct Span {
@@ -65,7 +59,7 @@ std::vector<Span> even_pieces(const std::vector<Span>& spans,
   for (const Span& span : spans) {
     const std::int64_t each = wanted[static_cast<std::size_t>(span.device)];
     const std::int64_t n = std::max<std::int64_t>(1, (span.keys() + each / 2) / each);
-    const std::int64_t length = round_up(ceil_div(span.keys(), n), kRound);
+    const std::int64_t length = round_up(ceil_div(span.keys(), n), kKeysAtOnce);
     for (std::int64_t begin = span.begin; begin < span.end; begin += length) {
       pieces.push_back({begin, std::min(begin + length, span.end), span.device});
     }
@@ -84,11 +78,8 @@ std::vector<std::int64_t> wanted_keys(const std::vector<Candidate>& candidates,
   }
   std::int64_t pieces = 0;
   for (std::int64_t& keys : wanted) {
-    const std::int64_t rounds =
-        std::max<std::int64_t>(1, ceil_div(keys, rules.pieces_at_once * kLongest));
     const std::int64_t all = keys;
-    keys = std::max<std::int64_t>(kRound,
-                                  round_up(ceil_div(keys, rules.pieces_at_once * rounds), kRound));
+    keys = std::max<std::int64_t>(kKeysAtOnce, even_piece(keys, rules.pieces_at_once));
     pieces += ceil_div(all, keys);
   }
   // Room is for no more: longer ones, a few of which spans' ends make shorter.
