@@ -6,33 +6,13 @@ one worker answers. On GPUs as test_elastic.py says.
 import unittest
 
 import test_spread
-from cluster import MIXED, Cluster, wait_until
-from test_elastic import PLACES, THREE, Deaths, ask, counters, ids
-
-POOL = {"threads": 1, "pool_blocks": 160}   # holds the prompt and its reply
+from cluster import wait_until
+from test_elastic import THREE, counters
 
 
-class Gather(Deaths, unittest.TestCase):
+class Gather(test_spread.SpreadPrompt, unittest.TestCase):
     slowly = {"worker": {"step_delay_ms": 10, "pull_delay_ms": 400}}
-    prompt = ids(1500, 3)
-    others = test_spread.Spread.others
-    readable = staticmethod(test_spread.Spread.readable)
-
-    @classmethod
-    def setUpClass(cls):
-        with Cluster(workers=MIXED, worker=POOL) as cluster:
-            cls.answer = ask(cluster, cls.prompt, 60)
-            cls.streamed = cls.begin(cluster).finish()
-            cls.solo = [cluster.stream(**request).finish() for request in cls.others]
-
-    @classmethod
-    def begin(cls, cluster):
-        return cluster.stream(cls.prompt, max_tokens=200, min_tokens=200, temperature=0.8, seed=3)
-
-    def three(self, **options):
-        worker = {**POOL, **options.pop("worker", {})}
-        return Cluster(workers=THREE, worker=worker, per_worker=PLACES,
-                       scheduler={**test_spread.SPREAD, **options.pop("scheduler", {})}, **options)
+    answer_tokens, streamed_tokens = 60, 200
 
     @staticmethod
     def lies_in(cluster):
@@ -49,21 +29,21 @@ class Gather(Deaths, unittest.TestCase):
     def test_it_decodes_in_one_pool_and_is_found_there(self):
         with self.three() as cluster:
             self.readable(cluster)
-            self.assertEqual(ask(cluster, self.prompt, 60), self.answer)
+            self.assertEqual(self.ask(cluster), self.answer)
             numbers = counters(cluster)
             self.assertEqual((numbers["spreads"], numbers["gathers"]), (1, 1))
             self.assertGreater(numbers["gathered_blocks"], 1500 // 16 // 2)
             self.assertEqual(numbers["growth_blocks_moved"], 0)
             self.assertEqual(numbers["computed_tokens"], len(self.prompt))
             # All of the prompt is found by the next one that begins alike.
-            self.assertEqual(ask(cluster, self.prompt, 60), self.answer)
+            self.assertEqual(self.ask(cluster), self.answer)
             self.assertLess(counters(cluster)["computed_tokens"], len(self.prompt) + 100)
             cluster.assert_at_rest()
 
     def test_off_it_stays_where_it_was_computed(self):
         with self.three(scheduler={"elastic_gather": "off"}) as cluster:
             self.readable(cluster)
-            self.assertEqual(ask(cluster, self.prompt, 60), self.answer)
+            self.assertEqual(self.ask(cluster), self.answer)
             self.assertEqual(counters(cluster)["gathers"], 0)
             cluster.assert_at_rest()
 
@@ -79,7 +59,7 @@ class Gather(Deaths, unittest.TestCase):
     def test_checked_pulls(self):
         with self.three(worker={"check_pulls": True}) as cluster:
             self.readable(cluster)
-            self.assertEqual(ask(cluster, self.prompt, 60), self.answer)
+            self.assertEqual(self.ask(cluster), self.answer)
             self.assertEqual(counters(cluster)["gathers"], 1)
             cluster.assert_at_rest()
 

@@ -14,32 +14,48 @@ SPREAD = {"elastic": "auto", "elastic_prompt_tokens": 256, "prompt_chunk": 64}
 ONE_THREAD = {"threads": 1, "pool_blocks": 160}
 
 
-class Spread(Deaths, unittest.TestCase):
-    slowly = {"worker": {"step_delay_ms": 30}}
+class SpreadPrompt(Deaths):
+    """A prompt that three workers compute together, what one worker answers to it, and what others ask beside it."""
     prompt = ids(1500, 3)
+    answer_tokens, streamed_tokens = 16, 40
     others = [{"prompt": ids(60 + 31 * i, i), "max_tokens": 60, "min_tokens": 60,
                "temperature": [0.0, 0.9][i % 2], "seed": i} for i in range(5)]
 
     @classmethod
     def setUpClass(cls):
         with Cluster(workers=MIXED, worker=ONE_THREAD) as cluster:
-            cls.answer = ask(cluster, cls.prompt)
+            cls.answer = cls.ask(cluster)
             cls.streamed = cls.begin(cluster).finish()
             cls.solo = [cluster.stream(**request).finish() for request in cls.others]
 
     @classmethod
+    def ask(cls, cluster):
+        return ask(cluster, cls.prompt, cls.answer_tokens)
+
+    @classmethod
     def begin(cls, cluster):
-        return cluster.stream(cls.prompt, max_tokens=40, min_tokens=40, temperature=0.8, seed=3)
+        return cluster.stream(cls.prompt, max_tokens=cls.streamed_tokens, min_tokens=cls.streamed_tokens,
+                              temperature=0.8, seed=3)
 
     def three(self, **options):
         worker = {**ONE_THREAD, **options.pop("worker", {})}
         return Cluster(workers=THREE, worker=worker, per_worker=PLACES,
                        scheduler={**SPREAD, **options.pop("scheduler", {})}, **options)
 
+    @staticmethod
+    def readable(cluster):
+        """Every worker has mapped the others' pools: before that a prompt stays on one."""
+        wait_until(lambda: cluster.show("info")["max_context"] > 0, 10, "pools are read")
+        time.sleep(0.5)
+
+
+class Spread(SpreadPrompt, unittest.TestCase):
+    slowly = {"worker": {"step_delay_ms": 30}}
+
     def test_it_is_what_one_worker_answers(self):
         with self.three() as cluster:
             self.readable(cluster)
-            self.assertEqual(ask(cluster, self.prompt), self.answer)
+            self.assertEqual(self.ask(cluster), self.answer)
             numbers = counters(cluster)
             self.assertEqual(numbers["spreads"], 1)
             self.assertGreaterEqual(numbers["spread_chunks"], 20)
@@ -61,21 +77,15 @@ class Spread(Deaths, unittest.TestCase):
     def test_pools_that_do_not_hold_it_alone(self):
         with self.three(worker={"pool_blocks": 40}) as cluster:
             self.readable(cluster)
-            self.assertEqual(ask(cluster, self.prompt), self.answer)
+            self.assertEqual(self.ask(cluster), self.answer)
             self.assertEqual(counters(cluster)["spreads"], 1)
             cluster.assert_at_rest()
 
     def test_checked_pulls(self):
         with self.three(worker={"check_pulls": True}) as cluster:
             self.readable(cluster)
-            self.assertEqual(ask(cluster, self.prompt), self.answer)
+            self.assertEqual(self.ask(cluster), self.answer)
             cluster.assert_at_rest()
-
-    @staticmethod
-    def readable(cluster):
-        """Every worker has mapped the others' pools: before that a prompt stays on one."""
-        wait_until(lambda: cluster.show("info")["max_context"] > 0, 10, "pools are read")
-        time.sleep(0.5)
 
     def amid(self, cluster):
         """A stream whose prompt three workers are computing."""

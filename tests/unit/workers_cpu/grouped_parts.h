@@ -24,8 +24,8 @@ inline std::vector<Isa> vector_isas() {
   return found;
 }
 
-/// Scales are f16 numbers where the type says so. With `ends`, every fifth row is of nothing but one
-/// end of the range: where sums of few bits would saturate.
+/// Scales are f16 numbers where the type says so. With `ends`, every fifth row is of nothing but
+/// one end of the range: where sums of few bits would saturate.
 inline GroupedMatrix random_matrix(std::int64_t out, std::int64_t in, const GroupedType& type,
                                    std::uint32_t seed, bool ends = false) {
   std::mt19937 random(seed);
