@@ -353,6 +353,23 @@ TEST_F(PoolTest, AGpuThatIsNotSeenAttendsToNothing) {
   EXPECT_EQ(holders.find(0), nullptr);
 }
 
+/// What cannot run there is found out before anything is sent there, once.
+TEST_F(PoolTest, AGpuThatLoadsNothingIsReadOverTheLink) {
+  if (cuda::device_count() < 2) GTEST_SKIP() << "needs two GPUs";
+  const std::string first = cuda::use_device("0").uuid;
+  const cuda::DeviceInfo second = cuda::use_device("1");
+  int loads = 0;
+  HolderDevices holders(second.ordinal, 1 << 20, [&] {
+    ++loads;
+    throw cuda::CudaError("no room");
+  });
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(holders.map(first, std::string(128, '0')), nullptr);
+  EXPECT_EQ(loads, 1);
+  EXPECT_EQ(holders.find(0), nullptr);
+  EXPECT_NO_THROW(holders.look());
+  cuda::set_device(0);
+}
+
 TEST_F(PoolTest, AMissingHostPartIsNotMapped) {
   Exporter exporter(false);
   const CudaPool own(geometry_of(false, 60));

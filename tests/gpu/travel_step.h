@@ -100,6 +100,7 @@ class TravelStep {
     call_.kv = kv;
     call_.scale = scale;
     call_.rule = rule;
+    let_devices_begin(travel_, stream);
     attend_over_devices(attention_, call_, travel_, stream);
   }
 

@@ -27,4 +27,9 @@ void OtherDevice::upload(const std::byte* inputs, std::size_t bytes) const {
   copy_to_device(inputs_.data(), inputs, bytes, stream_->get());
 }
 
+void OtherDevice::look() const {
+  const OnDevice on(ordinal_);
+  static_cast<void>(ended_->ended());
+}
+
 }  // namespace baton::cuda

@@ -27,6 +27,8 @@ class OtherDevice {
   /// Queues the upload of page-locked memory. What was queued before still finds the one before.
   void upload(const std::byte* inputs, std::size_t bytes) const;
 
+  /// Throws CudaError if the device has failed.
+  void look() const;
   /// What `queue(stream)` queues here comes behind `behind`, and wait_for() waits for it.
   template <typename Queue>
   void run(const OwnedEvent& behind, Queue&& queue) const {

@@ -45,6 +45,17 @@ bool may_need_host(const BatchRow& row) {
   return GpuStepPacker::needs_host(row) || (row.samples() && row.sampling->holds_next_step());
 }
 
+/// The longest prompt over several pools whose chunks gather their keys: the longest that is
+/// served, unless a layer's keys and values are more than this part of the GPU's memory.
+std::int64_t foreign_keys(const ModelConfig& c, std::uint32_t max_context, std::size_t memory) {
+  constexpr std::size_t kPart = 16;
+  const std::size_t of_key =
+      2 * sizeof(cuda::Bf16) * static_cast<std::size_t>(c.kv_heads) * c.head_dim;
+  const std::int64_t context =
+      max_context == 0 ? c.max_context : std::min<std::int64_t>(c.max_context, max_context);
+  return std::min(context, static_cast<std::int64_t>(memory / kPart / of_key));
+}
+
 std::string mib(std::uint64_t bytes) { return std::to_string(bytes >> 20U) + " MiB"; }
 
 }  // namespace
@@ -158,6 +169,8 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   o.max_wanted = std::min(o.max_rows, kMaxWanted);
   o.max_table = static_cast<int>(kInputBytes / sizeof(std::int32_t));
   o.tokens_per_block = static_cast<int>(options_.tokens_per_block);
+  if (options_.elastic && reads_in_place())
+    o.foreign_keys = foreign_keys(config, options_.max_context, memory.total);
   o.kv_groups = options_.kv_groups;
   o.deterministic = options_.deterministic;
   o.chain = options_.chain;
@@ -257,7 +270,9 @@ Result<PoolExport> CudaExecutor::allocate_now(const PoolRequest& request) {
   late_rows_ = std::make_unique<GpuLateRows>(*decoder_, *packer_, *stream_);
   if (reads_in_place()) {
     if (options_.in_place_keys < kAllInPlace && packer_->may_travel())
-      holders_ = std::make_shared<HolderDevices>(device_.ordinal, kInputBytes);
+      holders_ = std::make_shared<HolderDevices>(
+          device_.ordinal, kInputBytes,
+          [&attention = decoder_->decode_attention()] { attention.load_over_pools(); });
     travel_ = std::make_unique<GpuTravel>(*decoder_, pools_, holders_, options_.in_place_keys,
                                           g.block_bytes / g.tokens_per_block);
   }
@@ -364,7 +379,7 @@ GpuStepPacker::Packed CudaExecutor::pack(const RunStep& step, int padded, Lane& 
     return packer_->pack(step, padded, host, inputs_.data(), kInputBytes);
   }
   return packer_->pack(resolved_.resolve(step, *pools_), padded, host, inputs_.data(), kInputBytes,
-                       &travel_->pools(lane.index));
+                       &travel_->pools(lane.index, GpuStepPacker::decodes_only(step)));
 }
 
 void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
@@ -506,7 +521,11 @@ bool CudaExecutor::overdue(const Lane& lane) const {
 
 /// A step of several ranks ends when all of them have come.
 void CudaExecutor::wait_for_end(const Lane& lane) {
-  if (group_ == nullptr) return lane.ended.synchronize();
+  if (group_ == nullptr) {
+    // Its end waits for the other devices, too, and would for one that failed.
+    if (lane.step->reads_in_place && !lane.ended.ended()) travel_->look();
+    return lane.ended.synchronize();
+  }
   constexpr auto kNap = std::chrono::microseconds(20);
   constexpr TimeNs kAwake = 20 * kMillisecond;
   const TimeNs began = now_ns();
@@ -532,8 +551,11 @@ void CudaExecutor::look_at_device() const {
 
 bool CudaExecutor::finished() {
   // A failed device throws: collect() will say so in the caller's own way.
+  const Lane& lane = *lanes_[oldest_];
   try {
-    return lanes_[oldest_]->ended.ended() || overdue(*lanes_[oldest_]);
+    if (lane.ended.ended()) return true;
+    if (lane.step->reads_in_place) travel_->look();
+    return overdue(lane);
   } catch (const cuda::CudaError&) {
     return true;
   }

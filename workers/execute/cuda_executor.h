@@ -46,6 +46,8 @@ class CudaExecutor final : public Executor {
     GpuDecoder::Options::Chain chain = GpuDecoder::Options::Chain::if_quicker;
     std::uint32_t tokens_per_block = 16;
     bool kv_groups = true;  // layers that see equally far share blocks, which windows give back
+    bool elastic = false;   // prompts may lie in several workers' pools
+    std::uint32_t max_context = 0;    // positions served; 0: those that the model allows
     std::uint32_t in_place_keys = 0;  // on other GPUs; of a step that has more, queries go there
     std::uint32_t max_step_tokens =
         0;  // tokens of one step at most; the workspace is made for so many

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "workers/execute/upload_places.h"
 
@@ -99,6 +100,19 @@ bool GpuStepPacker::decodes_only(const RunStep& step) {
   });
 }
 
+/// `gathers`: the keys of chunks lie in several pools.
+void GpuStepPacker::find_chunks(const RunStep& step, bool gathers) {
+  lengths_.clear();
+  for (const BatchRow& row : step.rows) {
+    const auto tokens = static_cast<std::int64_t>(row.tokens.size());
+    lengths_.push_back({tokens, row.position + tokens});
+  }
+  const std::int64_t room = prefill_ == nullptr ? 0
+                            : gathers           ? most_gathered_keys_
+                                                : std::numeric_limits<std::int64_t>::max();
+  is_chunk_ = choose_chunks(lengths_, cuda::PrefillAttention::kGatherTile, room);
+}
+
 /// The kernel for chunks wants their rows side by side.
 void GpuStepPacker::order_rows(const RunStep& step) {
   order_.clear();
@@ -106,24 +120,12 @@ void GpuStepPacker::order_rows(const RunStep& step) {
   int next = 0;
   for (const bool chunks : {true, false}) {
     for (std::size_t i = 0; i < step.rows.size(); ++i) {
-      if (is_chunk(step.rows[i]) != chunks) continue;
+      if (is_chunk_[i] != chunks) continue;
       order_.push_back(static_cast<int>(i));
       first_row_[i] = next;
       next += static_cast<int>(step.rows[i].tokens.size());
     }
   }
-}
-
-/// Whether the keys of all chunks can be gathered.
-bool GpuStepPacker::gathers(const RunStep& step) const {
-  constexpr std::int64_t kTile = cuda::PrefillAttention::kGatherTile;
-  std::int64_t keys = 0;
-  for (const BatchRow& row : step.rows) {
-    if (row.tokens.size() == 1) continue;
-    const std::int64_t end = row.position + static_cast<std::int64_t>(row.tokens.size());
-    keys += (end + kTile - 1) / kTile * kTile;
-  }
-  return keys <= most_gathered_keys_;
 }
 
 bool GpuStepPacker::may_travel() const {
@@ -147,7 +149,7 @@ void GpuStepPacker::plan_travel(const GpuPools& pools, const std::int32_t* table
 GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, std::byte* host,
                                           std::byte* device, std::size_t capacity,
                                           const GpuPools* pools) {
-  has_chunks_ = prefill_ != nullptr && (pools == nullptr || gathers(step));
+  find_chunks(step, pools != nullptr);
   const bool travels = pools != nullptr && !pools->others.empty();
   order_rows(step);
   std::size_t tokens = 0;
@@ -260,7 +262,7 @@ void GpuStepPacker::place_rows(const RunStep& step, const RowPlaces& to) {
     const BatchRow& row = step.rows[static_cast<std::size_t>(i)];
     const int first = first_row_[static_cast<std::size_t>(i)];
     const std::size_t columns = row.blocks.size() / groups();
-    (is_chunk(row) ? chunks_ : singles_)
+    (is_chunk_[static_cast<std::size_t>(i)] ? chunks_ : singles_)
         .push_back({first, static_cast<int>(row.tokens.size()), row.position,
                     to.table_index + static_cast<int>(end), static_cast<int>(columns)});
     for (std::size_t g = 0; g < groups(); ++g) {

@@ -9,6 +9,7 @@
 
 #include "ipc/kv_layout.h"
 #include "workers/cuda/attention/travel_plan.h"
+#include "workers/execute/chunk_choice.h"
 #include "workers/model/gpu_decoder.h"
 #include "workers/protocol/step_batch.h"
 #include "workers/sampling/gpu_edits.h"
@@ -37,8 +38,9 @@ class GpuStepPacker {
   /// decoder has no kernel for chunks.
   GpuStepPacker(const GpuDecoder& decoder, const KvGeometry& geometry);
 
-  /// Partial results of a step that are on their way between devices: the pieces of some ten rows
-  /// that fill two of them, or of half a million tokens in deterministic mode.
+  /// Partial results of a step that are on their way between devices. No piece crosses from one
+  /// pool to another: chunks of 2048 tokens that alternate between two leave room for 16 rows of
+  /// 130,000 tokens, chunks of 256 for four. Rows that find none stay in place.
   static constexpr int kTravelSlots = 2048;
 
   struct Packed {
@@ -50,8 +52,8 @@ class GpuStepPacker {
   };
   /// Packs into `host`, for a device buffer at `device`. With padded_rows > 0 a step of single
   /// tokens is filled up to so many rows, and every address depends on padded_rows alone. With
-  /// `pools` tables name blocks of several: such a step is never filled up, and where its chunks'
-  /// keys cannot be gathered they are planned as single tokens.
+  /// `pools` tables name blocks of several: such a step is never filled up, and chunks whose keys
+  /// cannot be gathered are planned as single tokens.
   Packed pack(const RunStep& step, int padded_rows, std::byte* host, std::byte* device,
               std::size_t capacity, const GpuPools* pools = nullptr);
   /// Whether the decoder's attention can be cut over devices at all.
@@ -102,8 +104,7 @@ class GpuStepPacker {
   cuda::SampleRow sample_of(const Line& line) const;
   std::size_t pack_samples(const RunStep& step, bool keeps_logits, cuda::SampleRow* samples,
                            std::int32_t* wanted, WordArea& area, Packed& packed);
-  bool is_chunk(const BatchRow& row) const { return row.tokens.size() > 1 && has_chunks_; }
-  bool gathers(const RunStep& step) const;
+  void find_chunks(const RunStep& step, bool gathers);
   void plan_singles(const cuda::DecodeAttention& attention,
                     std::span<const cuda::AttentionRow> rows, int padded_rows,
                     cuda::DecodeItem* items, std::int32_t* n_items, cuda::DecodeWork& work);
@@ -114,7 +115,8 @@ class GpuStepPacker {
   const KvGeometry geometry_;
   const cuda::PrefillAttention* prefill_;  // null: rows of chunks are single tokens
   const std::int64_t most_gathered_keys_;  // of a step's chunks
-  bool has_chunks_ = false;                // the step at hand plans chunks as such
+  std::vector<ChunkRow> lengths_;          // reused
+  std::vector<bool> is_chunk_;             // rows of the step at hand that are planned as chunks
   const std::size_t max_wanted_;
   std::vector<int> order_;      // rows of the step: chunks first, then single tokens
   std::vector<int> first_row_;  // of the step's row i in the packed order

@@ -44,17 +44,17 @@ bool GpuTravel::has_workspace() {
 void GpuTravel::tell(Timed& timed) {
   if (std::exchange(timed.told, true)) return;
   const double us = cuda::OwnedEvent::microseconds(timed.begin, timed.end);
-  const bool before = choice_.travels();
+  const bool before = choice_.travels(true);
   choice_.told(timed.travelled, us, timed.link_us);
-  if (before != choice_.travels()) {
+  if (before != choice_.travels(true)) {
     spdlog::debug("keys on other GPUs are {} after a step of {:.0f} us",
                   before ? "read over the link" : "attended to there", us);
   }
 }
 
-const GpuPools& GpuTravel::pools(int lane) {
+const GpuPools& GpuTravel::pools(int lane, bool decodes_only) {
   tell(timed_[lane]);
-  pools_.in_place_keys = choice_.travels() ? in_place_keys_ : kAllInPlaceKeys;
+  pools_.in_place_keys = choice_.travels(decodes_only) ? in_place_keys_ : kAllInPlaceKeys;
   pools_.offsets = numbers_->offsets();
   for (std::int64_t& offset : pools_.offsets) offset = elements(offset);
   pools_.device.assign(pools_.offsets.size(), 0);
@@ -95,6 +95,10 @@ void GpuTravel::begin(GpuStepPacker::Packed& packed, const std::byte* inputs, bo
   packed.travel.asked = &asked_;
   packed.travel.workspace = workspace_.data();
   packed.batch.travel = &packed.travel;
+}
+
+void GpuTravel::look() const {
+  if (holders_) holders_->look();
 }
 
 void GpuTravel::end(int lane, cuda::Stream stream) const {

@@ -25,11 +25,13 @@ class GpuTravel {
 
   /// For the next step, of a lane whose last one has ended. Without other devices where nothing may
   /// travel.
-  const GpuPools& pools(int lane);
+  const GpuPools& pools(int lane, bool decodes_only);
   /// The step packed with them is on its way to the own device on `stream`: has what travels
   /// follow, as long as `packed` lives.
   void begin(GpuStepPacker::Packed& packed, const std::byte* inputs, bool decodes_only, int lane,
              cuda::Stream stream);
+  /// Whether the other devices still work. Throws CudaError.
+  void look() const;
   /// It is queued.
   void end(int lane, cuda::Stream stream) const;
 

@@ -123,6 +123,8 @@ Result<CudaExecutor::Options> cuda_options(const Config& config) {
                                                  : Chain::if_quicker;
   options.tokens_per_block = self.tokens_per_block;
   options.kv_groups = self.kv_groups == "auto";
+  options.elastic = config.scheduler.elastic == Elastic::automatic;
+  options.max_context = config.max_context;
   options.in_place_keys = self.in_place_keys;
   options.max_step_tokens = largest_step(config.scheduler, self.role);
   options.max_decode_rows =

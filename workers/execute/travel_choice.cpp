@@ -5,7 +5,7 @@
 namespace baton {
 
 void TravelChoice::told(bool travelled, double us, double link_us) {
-  if (travelled != travels()) return;  // launched before the last decision
+  if (travelled != travels(true)) return;  // launched before the last decision
   if (trying_) {
     quickest_ = tried_ == 0 ? us : std::min(quickest_, us);
     if (++tried_ == kTried) decide();

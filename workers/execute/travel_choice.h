@@ -10,8 +10,9 @@ namespace baton {
 
 class TravelChoice {
  public:
-  /// For the next step of single tokens. What else reads in place goes the same way, untold.
-  bool travels() const { return trying_ ? !travels_ : travels_; }
+  /// For the next step. `told`: told() will hear of it; whatever else reads in place goes the usual
+  /// way, also while the other one is tried: a prompt may come in each step for minutes.
+  bool travels(bool told) const { return trying_ && told ? !travels_ : travels_; }
   /// Such a step went that way and took so long on the device. `link_us`: no less than this its
   /// keys would have taken, or did take, over the link.
   void told(bool travelled, double us, double link_us);

@@ -344,6 +344,7 @@ void GpuDecoder::route(const cuda::LinearWeight& router, const Bf16* x, int rows
 void GpuDecoder::attention(int index, const GpuBatch& batch, const cuda::KvLayerView& kv,
                            const cuda::Rope* rope, cuda::Stream stream) {
   const float scale = 1.0F / std::sqrt(static_cast<float>(config_.head_dim));
+  if (batch.travel != nullptr) cuda::let_devices_begin(*batch.travel, stream);
   if (batch.chunks != nullptr) {
     prefill_->run(*batch.chunks, qkv_, attended_, kv, table_of(index, batch), scale, stream);
   }

@@ -67,7 +67,8 @@ class GpuDecoder {
     int max_wanted = 0;  // rows of logits that are held at a time
     int max_table = 0;   // entries of a step's block tables
     int tokens_per_block = 16;
-    bool kv_groups = false;  // layers that see equally far share blocks (kv_plan.h)
+    std::int64_t foreign_keys = 0;  // of a prompt over several pools that is to be served quickly
+    bool kv_groups = false;         // layers that see equally far share blocks (kv_plan.h)
     bool deterministic = false;
     /// Steps of few rows run the products between two attentions as one kernel (linear_chain.h):
     /// where that was quicker at start, or wherever it can, or never. Never in deterministic mode.

@@ -164,6 +164,7 @@ void GpuDecoder::general_attend(int index, const GpuBatch& batch, cuda::Stream s
   const cuda::AttentionRule rule{spec.window, static_cast<float>(spec.soft_cap), w.sinks};
   const auto scale = static_cast<float>(spec.scale);
   const bool near = near_decode_ != nullptr && spec.window == near_window_;
+  if (batch.travel != nullptr) cuda::let_devices_begin(*batch.travel, stream);
   if (batch.chunks != nullptr) {
     const cuda::PrefillAttention& prefill = near ? *near_prefill_ : *prefill_;
     prefill.run(near ? *batch.near_chunks : *batch.chunks, qkv_, attended_, append.kv,

@@ -31,6 +31,12 @@ cuda::DecodeAttention::Options decode_options(const ModelConfig& c, const GpuDec
   return d;
 }
 
+/// The nearer of two windows; 0: there is one.
+int near_window(const ModelConfig& c) {
+  const std::set<int> windows = windows_of(c);
+  return windows.size() < 2 ? 0 : windows.count(0) > 0 ? *windows.rbegin() : *windows.begin();
+}
+
 cuda::PrefillAttention::Options prefill_options(const ModelConfig& c,
                                                 const GpuDecoder::Options& o) {
   cuda::PrefillAttention::Options p;
@@ -40,18 +46,19 @@ cuda::PrefillAttention::Options prefill_options(const ModelConfig& c,
   p.max_chunks = o.max_rows / 2 + 1;
   p.max_table = o.max_table;
   p.window = decode_options(c, o).window;
+  if (p.window != 0 || near_window(c) != 0) return p;
+  // A chunk that reads other pools gathers all of its keys, a layer at a time.
+  constexpr std::int64_t kTail = 16 * std::int64_t{cuda::PrefillAttention::kGatherTile};
+  const std::size_t key_bytes =
+      2 * sizeof(Bf16) * static_cast<std::size_t>(p.shape.kv_heads) * p.shape.head_dim;
+  p.gather_bytes =
+      std::max(p.gather_bytes, static_cast<std::size_t>(o.foreign_keys + kTail) * key_bytes);
   return p;
 }
 
 /// Whether single tokens have the tiled kernel, which wants a plan for each window.
 bool has_tiles(const ModelConfig& c, const GpuDecoder::Options& o) {
   return cuda::has_attention_tiles(heads_of(c), decode_options(c, o).capped);
-}
-
-/// The nearer of two windows; 0: there is one.
-int near_window(const ModelConfig& c) {
-  const std::set<int> windows = windows_of(c);
-  return windows.size() < 2 ? 0 : windows.count(0) > 0 ? *windows.rbegin() : *windows.begin();
 }
 
 bool has_whole_norms(const ModelConfig& c) {

@@ -229,15 +229,15 @@ Status CudaBlockReader::place(MappedPool& exported, const Pull& pull) {
   if (mapped.sources.size() > 1 || !source.heads.whole) {
     return invalid("rows read no pool whose blocks have other heads");
   }
-  PoolHolder holder;
+  std::unique_ptr<HeldPool> held;
   if (options_.holders) {
     const PoolRank& rank = pull.ranks.front();
-    mapped.held = options_.holders->map(rank.device, rank.handle);
-    if (mapped.held) holder = mapped.held->seen();
+    held = options_.holders->map(rank.device, rank.handle);
   }
-  const Status status =
-      options_.pools->add(pull.allocation, source.memory->data(), mapped.blocks, holder);
+  const Status status = options_.pools->add(pull.allocation, source.memory->data(), mapped.blocks,
+                                            held ? held->seen() : PoolHolder());
   if (!status.ok()) return status;
+  mapped.held = std::move(held);
   mapped.allocation = pull.allocation;
   mapped.pools = options_.pools;
   return {};

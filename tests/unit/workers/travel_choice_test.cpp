@@ -12,7 +12,7 @@ constexpr double kLinkUs = 20'000;  // at the least
 int travelled(TravelChoice& choice, int steps, double travels_us, double in_place_us) {
   int n = 0;
   for (int i = 0; i < steps; ++i) {
-    const bool travels = choice.travels();
+    const bool travels = choice.travels(true);
     n += travels ? 1 : 0;
     choice.told(travels, travels ? travels_us : in_place_us, kLinkUs);
   }
@@ -43,16 +43,24 @@ TEST(TravelChoice, TriesGrowRareWhereTheyLose) {
 TEST(TravelChoice, AStepOfBeforeTheDecisionDoesNotCount) {
   TravelChoice choice;
   for (int i = 0; i < 1'000; ++i) choice.told(false, 1, kLinkUs);
-  EXPECT_TRUE(choice.travels());
+  EXPECT_TRUE(choice.travels(true));
 }
 
 TEST(TravelChoice, OneSlowTryDoesNotDecide) {
   TravelChoice choice;
-  while (choice.travels()) choice.told(true, 64'000, kLinkUs);
+  while (choice.travels(true)) choice.told(true, 64'000, kLinkUs);
   choice.told(false, 500'000, kLinkUs);  // a prompt came between
   choice.told(false, 30'000, kLinkUs);
   choice.told(false, 30'000, kLinkUs);
-  EXPECT_FALSE(choice.travels());
+  EXPECT_FALSE(choice.travels(true));
+}
+
+TEST(TravelChoice, StepsThatAreNotToldOfGoTheUsualWay) {
+  TravelChoice choice;
+  while (choice.travels(true)) choice.told(true, 64'000, kLinkUs);
+  for (int i = 0; i < 1'000; ++i) EXPECT_TRUE(choice.travels(false)) << "a prompt comes each time";
+  for (int i = 0; i < 3; ++i) choice.told(false, 30'000, kLinkUs);
+  EXPECT_FALSE(choice.travels(false));
 }
 
 }  // namespace

@@ -139,6 +139,9 @@ class DecodeAttention {
   void run(const Bf16* qkv, Bf16* out, const KvLayerView& kv, const std::int32_t* block_table,
            const DecodeWork& work, float scale, void* workspace, Stream stream,
            const Rope* rope = nullptr, const AttentionRule& rule = {}) const;
+  /// Has the calling thread's GPU load what run() launches for rows over several pools, so that the
+  /// first step need not. Throws CudaError.
+  void load_over_pools() const;
   /// Ends `n` rows whose pieces have pieces == 0 as items: each of `rows` has its row, its number
   /// of pieces and its slot. All of them have run before, on whatever device, with the same `rule`:
   /// a cap is part of their scores, a sink counts here, once a row.
@@ -162,6 +165,8 @@ class DecodeAttention {
 
 class PrefillAttention {
  public:
+  static constexpr std::size_t kGatherBytes = std::size_t{512} << 20;
+
   struct Options {
     HeadShape shape;  // head_dim 64, 128 or 256
     int tokens_per_block = 16;
@@ -171,8 +176,9 @@ class PrefillAttention {
     int window = 0;      // sliding window in tokens; 0: none
     bool hopper = true;  // false: the FA2 kernel everywhere
     // On Hopper, from so many products of a query and a key in a step on, its keys and values are
-    // gathered first (512 MiB of them at most); below 0: never. Measured on one H200.
+    // gathered first; below 0: never. Measured on one H200.
     std::int64_t gather_pairs = 1 << 20;
+    std::size_t gather_bytes = kGatherBytes;  // of keys and values that are gathered at most
   };
   static constexpr int kGatherTile = 128;  // a chunk's gathered keys are filled up to whole tiles
   /// Takes FlashInfer's Hopper kernels on compute capability 9.0, its FA2 kernel elsewhere and for

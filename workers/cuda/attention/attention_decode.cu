@@ -249,6 +249,16 @@ void launch_split(const Arguments& a, dim3 grid, Stream stream) {
   keep_l1<kKernel, kResident<kDim, kHeadTiles>>("decode attention");
   launch("decode attention", kKernel, grid, kThreads, 0, stream, a);
 }
+template <auto kKernel>
+void load() {
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, kKernel), "decode attention");
+}
+template <int kDim, int kHeadTiles>
+auto pick_load(bool whole) {
+  return whole ? load<decode_attention_over_pools<kDim, kHeadTiles, true>>
+               : load<decode_attention_over_pools<kDim, kHeadTiles, false>>;
+}
 template <int kDim, int kHeadTiles, bool kMayRope = true>
 auto pick_launch(bool whole, bool rope, bool pools) {
   if (pools) {
@@ -279,6 +289,19 @@ std::size_t DecodeAttention::workspace_bytes(int more_slots) const {
 bool DecodeAttention::applies_rope() const {
   return tiles_ && options_.shape.head_dim <= 128 && options_.fixed_split == 0 &&
          options_.tokens_per_block % kTile == 0;
+}
+
+void DecodeAttention::load_over_pools() const {
+  const HeadShape& s = options_.shape;
+  if (!tiles_) return;
+  const bool whole = options_.tokens_per_block % kTile == 0;
+  const bool many = s.heads / s.kv_heads > 8;
+  const auto load_it = s.head_dim == 256 ? pick_load<256, 1>(whole)
+                       : s.head_dim == 128
+                           ? (many ? pick_load<128, 2>(whole) : pick_load<128, 1>(whole))
+                       : many ? pick_load<64, 2>(whole)
+                              : pick_load<64, 1>(whole);
+  load_it();
 }
 
 void DecodeAttention::run(const Bf16* qkv, Bf16* out, const KvLayerView& kv,

@@ -25,10 +25,9 @@ namespace {
 using Params = flashinfer::BatchPrefillRaggedParams<cutlass::bfloat16_t, cutlass::bfloat16_t,
                                                     cutlass::bfloat16_t, std::int32_t>;
 
-constexpr int kKeyTile = PrefillAttention::kGatherTile;     // keys that the kernel takes at once
-constexpr int kUnit = 16;                                   // keys that a CTA gathers
+constexpr int kKeyTile = PrefillAttention::kGatherTile;  // keys that the kernel takes at once
+constexpr int kUnit = 16;                                // keys that a CTA gathers
 constexpr int kPerVector = 16 / static_cast<int>(sizeof(Bf16));
-constexpr std::size_t kMostBytes = std::size_t{512} << 20;  // of gathered keys and values
 
 std::size_t key_bytes(const HeadShape& s) {
   return 2 * sizeof(Bf16) * static_cast<std::size_t>(s.kv_heads) * s.head_dim;
@@ -37,7 +36,7 @@ std::size_t key_bytes(const HeadShape& s) {
 /// Keys that the float workspace holds.
 std::size_t room_for_keys(const PrefillOptions& o) {
   const std::size_t all = static_cast<std::size_t>(o.max_table) * o.tokens_per_block;
-  return std::min(all + std::size_t{kKeyTile} * o.max_chunks, kMostBytes / key_bytes(o.shape));
+  return std::min(all + std::size_t{kKeyTile} * o.max_chunks, o.gather_bytes / key_bytes(o.shape));
 }
 
 std::size_t float_bytes(const PrefillOptions& o, int) {

@@ -2,9 +2,10 @@
 
 namespace baton::cuda {
 
+void let_devices_begin(const TravelWork& travel, Stream stream) { travel.asked->record(stream); }
+
 void attend_over_devices(const DecodeAttention& attention, const DecodeCall& call,
                          const TravelWork& travel, Stream stream) {
-  travel.asked->record(stream);
   // The own device first: what a kernel is told once a process (keep_l1()) it is told there.
   attention.run(call.qkv, call.out, call.kv, call.block_table, call.work, call.scale,
                 travel.workspace, stream, nullptr, call.rule);

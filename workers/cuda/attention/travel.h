@@ -41,6 +41,9 @@ struct DecodeCall {
   AttentionRule rule = {};
 };
 
+/// The queries and keys of a layer are there, as far as `stream` has got: the other devices may
+/// begin. Comes before attend_over_devices(), and before what else the layer computes meanwhile.
+void let_devices_begin(const TravelWork& travel, Stream stream);
 void attend_over_devices(const DecodeAttention& attention, const DecodeCall& call,
                          const TravelWork& travel, Stream stream);
 
