@@ -1,5 +1,6 @@
 // A sequence whose first tokens lie in other workers' pools: three executors in one process.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -160,6 +161,22 @@ TEST(PoolWindow, PlacesAreFoundAgain) {
   }
   own.writable_data()[5] = std::byte{77};
   EXPECT_EQ(static_cast<int>(window.base()[5]), 77);
+}
+
+/// Private memory cannot be mapped a second time; some kernels find that out when they have
+/// already unmapped the place.
+TEST(PoolWindow, APoolThatCannotBeMappedLeavesNoHole) {
+  constexpr std::uint64_t kBlock = 4096;
+  auto own = ShmRegion::create("baton-window-hole-" + std::to_string(getpid()), 4 * kBlock);
+  ASSERT_TRUE(own.ok());
+  PoolWindow window(1, std::span(own.value().writable_data(), own.value().size()), kBlock);
+  void* const memory =
+      mmap(nullptr, 8 * kBlock, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, /*fd=*/-1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  EXPECT_FALSE(window.add(2, std::span(static_cast<const std::byte*>(memory), 8 * kBlock)).ok());
+  ASSERT_NE(window.base(), nullptr);
+  EXPECT_EQ(msync(window.base(), window.ids() * kBlock, MS_ASYNC), 0) << "ENOMEM: there is a hole";
+  munmap(memory, 8 * kBlock);
 }
 
 }  // namespace
