@@ -13,6 +13,7 @@
 
 #include "ipc/process.h"
 #include "workers/execute/fake_model.h"
+#include "workers/pool/step_progress.h"
 
 namespace baton::test {
 namespace {
@@ -32,9 +33,11 @@ struct FakeWorker {
     request.pid_start = pid_start_time(getpid());
     request.allocation = id;
     request.pool_blocks = pool_blocks;
+    request.tells_layers = true;
     auto pool = model.allocate(request);
     EXPECT_TRUE(pool.ok());
     ranks = pool.value().ranks;
+    progress = pool.value().progress_handle;
     reader = model.block_reader();
   }
 
@@ -73,6 +76,7 @@ struct FakeWorker {
   std::uint32_t blocks;
   FakeModel model;
   std::vector<PoolRank> ranks;
+  std::string progress;
   std::unique_ptr<BlockReader> reader;
   SamplingParams sampling;
 };
@@ -118,6 +122,16 @@ TEST(PoolWindow, WhatWasUnmappedIsNotNamed) {
   EXPECT_ANY_THROW(b.run(tokens, 8, 9, {0, 1, 0}, {{11, 2}}));
   mapped = b.map(a);
   EXPECT_EQ(b.run(tokens, 8, 9, {0, 1, 0}, {{11, 2}}), FakeModel::next_token(tokens, 32'000));
+}
+
+TEST(PoolWindow, WhatAStepLacksIsToldOthers) {
+  FakeWorker a("a", 21, 5);
+  a.model.begin_term(4);
+  a.model.lacks_rows(4, 2);
+  PeerProgress others;
+  const TimeNs began = now_ns();
+  EXPECT_NE(others.wait(a.progress, 4, 2, 1), "");
+  EXPECT_LT(now_ns() - began, kSecond);
 }
 
 /// Blocks that are no whole pages, pools of all sizes that come and go.
