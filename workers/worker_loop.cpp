@@ -140,7 +140,8 @@ void WorkerLoop::wait() {
 }
 
 /// One input of the core, then what it says. A step is started before messages are encoded: the
-/// device shall not wait for them. A message that must arrive and cannot leave is one more input.
+/// device shall not wait for them. What it lacks is told before it runs, since it tells its layers
+/// as if it lacked nothing. A message that must arrive and cannot leave is one more input.
 template <typename F>
 void WorkerLoop::input(F&& f) {
   actions_.clear();
@@ -151,10 +152,12 @@ void WorkerLoop::input(F&& f) {
     tell_term();
     for (WorkerAction& action : running_actions_) {
       if (auto* start = std::get_if<worker_action::StartStep>(&action)) carry_out(*start);
+      if (auto* lacks = std::get_if<worker_action::LackRows>(&action)) carry_out(*lacks);
     }
     for (WorkerAction& action : running_actions_) {
-      if (std::holds_alternative<worker_action::StartStep>(action)) continue;
-      std::visit([this](auto& a) { carry_out(a); }, action);
+      const bool done = std::holds_alternative<worker_action::StartStep>(action) ||
+                        std::holds_alternative<worker_action::LackRows>(action);
+      if (!done) std::visit([this](auto& a) { carry_out(a); }, action);
     }
     running_actions_.clear();
     if (std::exchange(send_failed_, false)) core_.send_failed(now_, actions_);
@@ -322,6 +325,8 @@ void WorkerLoop::carry_out(worker_action::StartStep& a) {
   if (trace_.on()) trace_.step_given(core_.term(), *a.step);
   steps_.run(a.step);
 }
+
+void WorkerLoop::carry_out(worker_action::LackRows& a) { executor_.lacks_rows(a.term, a.step); }
 
 void WorkerLoop::carry_out(worker_action::StartPull& a) {
   if (trace_.on()) trace_.pull_given(a.pull);

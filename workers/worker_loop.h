@@ -49,6 +49,7 @@ class WorkerLoop {
   void carry_out(worker_action::Send& a);
   void carry_out(worker_action::AllocatePool& a);
   void carry_out(worker_action::StartStep& a);
+  void carry_out(worker_action::LackRows& a);
   void carry_out(worker_action::StartPull& a);
   void carry_out(worker_action::CloseMapping& a);
   void carry_out(worker_action::PrepareGrammar& a);

@@ -167,6 +167,33 @@ class Deaths(Requests, unittest.TestCase):
             cluster.signal(victim, signal.SIGCONT)
             cluster.assert_at_rest()
 
+    def test_a_rank_stands_still_while_its_group_is_idle(self):
+        """The first to need it is no step: the other worker gets another pool, which is to be mapped."""
+        with self.serve() as cluster:
+            self.assertEqual(ask(cluster, LONGER_THAN_A_POOL), self.answers[0])
+            cluster.assert_at_rest()
+            began = time.monotonic()
+            cluster.signal("mixed0.1", signal.SIGSTOP)
+            for process in cluster.processes_of("mixed1"):
+                cluster.kill(process)
+            wait_until(lambda: cluster.kept()["pool:mixed1"]["state"] == "waits", 10, "nobody has its pool")
+            self.assertEqual(cluster.baton_ctl("memory", "drop", "pool:mixed1")[0], 0)
+            for process in cluster.processes_of("mixed1"):
+                cluster.start(process)
+            # Found by the thread that maps pools, after rank_timeout_s; the scheduler calls that hung after 30 s.
+            group = cluster.processes_of("mixed0")
+            wait_until(lambda: all(cluster.processes[process].poll() is not None for process in group), 12,
+                       "mixed0 has missed its rank")
+            print(f"missed after {time.monotonic() - began:.1f} s", flush=True)
+            self.assertEqual(cluster.processes["mixed0.0"].returncode, 5, "a rank was lost")
+            self.assertIn("rank 1 does not come", (cluster.folder / "mixed0.0.log").read_text())
+            for process in group:
+                cluster.start(process)
+            cluster.wait_ready()
+            self.assertIn("mixed0: goes on with its pool", (cluster.folder / "scheduler.log").read_text())
+            self.assertEqual(ask(cluster, LONGER_THAN_A_POOL), self.answers[0])
+            cluster.assert_at_rest()
+
     def test_rank_0_stands_still(self):
         """The other worker has given up waiting for its layers, and computes the prompt alone."""
         with self.serve(worker={"pool_blocks": 3 * BLOCKS}) as cluster:

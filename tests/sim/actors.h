@@ -148,6 +148,7 @@ class SimWorker final : public Process {
   void carry_out();
   void send(WorkerMessage message);
   void start_step(const RunStep& step);
+  void tell_term(Term term);
   void run_next_step();
   Token token_of(const BatchRow& row, std::size_t i) const;
   void copy_blocks(const RunStep& step);

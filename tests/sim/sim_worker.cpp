@@ -139,6 +139,9 @@ void SimWorker::carry_out() {
       send(std::move(send_action->message));
     } else if (auto* start = std::get_if<worker_action::StartStep>(&action)) {
       start_step(*start->step);
+    } else if (auto* lacks = std::get_if<worker_action::LackRows>(&action)) {
+      tell_term(lacks->term);
+      told_failed_ = std::max(told_failed_, lacks->step);
     } else if (auto* pull = std::get_if<worker_action::StartPull>(&action)) {
       start_pull(std::move(pull->pull));
     } else if (auto* close = std::get_if<worker_action::CloseMapping>(&action)) {
@@ -266,6 +269,13 @@ void SimWorker::start_step(const RunStep& step) {
   if (step_ == nullptr) run_next_step();
 }
 
+/// Others are told of the steps of one term at a time.
+void SimWorker::tell_term(Term term) {
+  if (std::exchange(told_term_, term) == term) return;
+  told_written_ = told_failed_ = 0;
+  spoiled_.clear();
+}
+
 void SimWorker::run_next_step() {
   const RunStep& step = *launched_.front();
   launched_.pop_front();
@@ -278,10 +288,7 @@ void SimWorker::run_next_step() {
   ++step_runs_;
   vain_.clear();
   waited_ = step.waits.empty();
-  if (std::exchange(told_term_, step.term) != step.term) {
-    told_written_ = told_failed_ = 0;
-    spoiled_.clear();
-  }
+  tell_term(step.term);
   // Launched before the failure was told: its own chunk before this one was not computed.
   for (std::size_t i = 0; i < step.rows.size(); ++i) {
     if (spoiled_.contains(step.rows[i].sequence)) vain_.insert(i);
@@ -552,7 +559,7 @@ void SimWorker::finish_step() {
   }
   output.duration_us = static_cast<std::uint32_t>((world_.now() - step_began_) / 1000);
   told_written_ = step.step;
-  if (!vain_.empty()) told_failed_ = step.step;
+  if (!vain_.empty()) told_failed_ = std::max(told_failed_, step.step);
   step_ = nullptr;
   sampled_ = output.tokens;
   if (!launched_.empty()) run_next_step();

@@ -21,9 +21,6 @@ namespace {
 
 constexpr auto kLookEvery = std::chrono::milliseconds(2);
 constexpr TimeNs kAnswer = 2 * kSecond;
-/// For a rank's share of a pull: what it reads may lie in slow memory. A frozen rank is found by
-/// the steps.
-constexpr TimeNs kPullPatience = 60 * kSecond;
 
 std::string socket_of(const RankGroupOptions& o) {
   return o.run_dir + "/" + o.worker + ".ranks.sock";
@@ -79,7 +76,7 @@ RankGroup::RankGroup(const RankGroupOptions& options, Memories memories, OnLost 
         Collective::abort(memory_, rank);
         Collective::abort(pulls_memory_, rank);
       })) {
-  pulls_->set_patience(kPullPatience);
+  pulls_->set_patience(options.pull_patience);
   pids_[static_cast<std::size_t>(options.rank)] = ::getpid();
 }
 

@@ -25,12 +25,19 @@
 
 namespace baton {
 
+/// The most that a rank's share of a pull may take: what it reads may lie in slow memory, and it
+/// shows no progress meanwhile. Well below what the scheduler gives a pull: else that would take
+/// this worker for one that hangs, its pool for spoiled, and a request for the cause, where all
+/// that happened is that a rank stands still.
+constexpr TimeNs kPullPatience = 20 * kSecond;
+
 struct RankGroupOptions {
   std::string run_dir;
   std::string worker;
   int rank = 0;
   int ranks = 2;
   CollectiveOptions collective = {};
+  TimeNs pull_patience = kPullPatience;  // in pulls, as collective.patience is in steps
   TimeNs patience = 60 * kSecond;  // for all ranks to come
   TimeNs old_ones = 12 * kSecond;  // for those of the group before to end
 };

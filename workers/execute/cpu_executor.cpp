@@ -30,6 +30,8 @@ RankGroupOptions CpuExecutor::Options::group_options(int rank) const {
   group.rank = rank;
   group.ranks = ranks;
   group.collective.patience = rank_timeout;
+  // Rank 0 copies alone: the others' share is to map a pool, which takes no time.
+  group.pull_patience = std::min(rank_timeout, kPullPatience);
   return group;
 }
 

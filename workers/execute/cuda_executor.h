@@ -80,6 +80,7 @@ class CudaExecutor final : public Executor {
   /// Ranks map no pool whole; and only Hopper has a kernel that gathers prompts' keys first.
   bool reads_in_place() const override { return options_.ranks == 1 && device_.major == 9; }
   void begin_term(Term term) override { progress_.begin_term(term); }
+  void lacks_rows(Term term, StepId step) override { progress_.lacks_rows(term, step); }
   int steps_at_once() const override { return kSteps; }
   void launch(const RunStep& step) override;
   bool finished() override;

@@ -78,6 +78,9 @@ class Executor {
   /// The worker is in this term from now on; 0: in none. Steps of the term before may still run. On
   /// the I/O thread, after allocate().
   virtual void begin_term(Term /*term*/) {}
+  /// Rows of that step of the term are not run: workers that wait for what these were to write are
+  /// told so. On the I/O thread, before the step is launched, if it is.
+  virtual void lacks_rows(Term /*term*/, StepId /*step*/) {}
   /// How many steps may be launched before the oldest is collected: 1, or 2 where the device takes
   /// the tokens of one step straight into the next.
   virtual int steps_at_once() const { return 1; }

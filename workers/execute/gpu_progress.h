@@ -37,6 +37,7 @@ class GpuProgress {
   const std::string& handle() const { return progress_.handle(); }
   bool tells() const { return !handle().empty(); }
   void begin_term(Term term) { progress_.begin_term(term); }
+  void lacks_rows(Term term, StepId step) { progress_.lacks_rows(term, step); }
 
   void begin(OfStep& of, const RunStep& step, int layers);
   /// The keys and values of layers 0 .. layers - 1 are queued on `stream`, and the attention of the

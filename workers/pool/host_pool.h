@@ -48,6 +48,7 @@ class HostExecutor : public Executor {
   bool finished() final { return true; }
   void collect(StepOutput& output) final;
   void begin_term(Term term) final { progress_.begin_term(term); }
+  void lacks_rows(Term term, StepId step) final { progress_.lacks_rows(term, step); }
   bool reads_in_place() const final { return true; }
 
  protected:

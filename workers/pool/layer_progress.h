@@ -23,7 +23,8 @@ struct Awaited {
   void tell(StepOutput& output) const;
 };
 
-/// Its page is told the term by the I/O thread; all else is the step thread's, but for written().
+/// Its page is told the term, and what steps lack, by the I/O thread; all else is the step
+/// thread's, but for written().
 class LayerProgress {
  public:
   /// On failure nothing is told, and nobody waits for this worker: prompts are computed by one at a
@@ -32,6 +33,9 @@ class LayerProgress {
   /// Empty: nothing is told.
   const std::string& handle() const { return page_.handle(); }
   void begin_term(Term term) { page_.begin_term(term); }
+  /// A step that is yet to begin does not write all that others may wait for, since its plan has
+  /// rows that are void.
+  void lacks_rows(Term term, StepId step) { page_.failed(term, step); }
   /// As PeerProgress::while_waiting(). Before the first step.
   void while_waiting(std::function<void()> tell) { peers_.while_waiting(std::move(tell)); }
 

@@ -65,13 +65,18 @@ Status PoolWindow::open() {
   return {};
 }
 
-/// An old size of 0 makes a second mapping of the same shared pages (mremap(2)).
+/// An old size of 0 makes a second mapping of the same shared pages (mremap(2)). One that fails may
+/// have unmapped first what lay there: no hole is left in which others' memory would come to lie,
+/// and which the next pool or the end of the window would take from them.
 Status PoolWindow::map(const std::byte* from, std::size_t bytes, std::uint32_t first) {
   void* const source = const_cast<std::byte*>(from);
   void* const at = base_ + std::size_t{first} * block_bytes_;
   const std::size_t whole = round_up(bytes, page_bytes());
   const void* mapped = ::mremap(source, 0, whole, MREMAP_MAYMOVE | MREMAP_FIXED, at);
-  return mapped == at ? Status() : failed("a pool cannot be mapped beside the own one");
+  if (mapped == at) return {};
+  const Status status = failed("a pool cannot be mapped beside the own one");
+  reserve(at, whole, MAP_FIXED);
+  return status;
 }
 
 /// The first gap that is large enough; kNoPlace: there is none.

@@ -63,7 +63,8 @@ void StepProgress::written(Term term, StepId step, std::uint32_t layers) {
 void StepProgress::failed(Term term, StepId step) {
   if (!region_.mapped()) return;
   const std::lock_guard lock(*lock_);
-  if (in_term(term)) page()->failed.store(step, std::memory_order_release);
+  if (!in_term(term) || step <= page()->failed.load(std::memory_order_relaxed)) return;
+  page()->failed.store(step, std::memory_order_release);
 }
 
 LayerState look_at(const ProgressPage& page, Term term, StepId step, std::uint32_t layers) {

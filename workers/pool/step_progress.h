@@ -2,9 +2,10 @@
 // a row of theirs that needs keys and values which are still being computed here waits for the
 // layer that it is at, not for the step (StepWait).
 //
-// The writer is one process. Its I/O thread says which term it is in; its step thread, what it has
-// written. A reader believes `at` only if `term` was the term that it waits for, before and after
-// it looked: the page is cleared between two terms, and what steps of the last one say is not told.
+// The writer is one process. Its I/O thread says which term it is in, and which steps lack rows;
+// its step thread, what it has written. A reader believes `at` only if `term` was the term that it
+// waits for, before and after it looked: the page is cleared between two terms, and what steps of
+// the last one say is not told.
 #pragma once
 
 #include <atomic>
@@ -53,7 +54,7 @@ class StepProgress {
   /// The step's keys and values of layers 0 .. layers-1 are written.
   void written(Term term, StepId step, std::uint32_t layers);
   /// What the step leaves in some row's blocks is not what should be there. Nothing is said of its
-  /// later layers.
+  /// later layers. Of one that is yet to run it may be said before an earlier one fails.
   void failed(Term term, StepId step);
 
  private:

@@ -29,6 +29,7 @@ std::optional<std::string> SequenceTable::begin_step(StepPlan& plan, OpenStep& s
   step.run.step = plan.step;
   step.owners.clear();
   step.refused.clear();
+  step.lacks_rows = false;
   joins_.clear();
   const std::size_t growing = plan.grow_blocks.size();
   const bool grouped = !plan.grow_groups.empty();
@@ -382,7 +383,12 @@ SequenceTable::Problem SequenceTable::prompt_row(const PromptRow& row, OpenStep&
   const auto it = by_id_.find(row.sequence);
   if (it == by_id_.end()) return "row of unknown " + name_of(row.sequence);
   WorkerSequence& s = *it->second;
-  if (is_void(s, step)) return std::nullopt;
+  if (is_void(s, step)) {
+    // Others go on behind chunks, which want no logits.
+    const bool chunk = row.n_tokens > 0 && row.logits == LogitsWanted::none;
+    step.lacks_rows = step.lacks_rows || chunk;
+    return std::nullopt;
+  }
   if (s.decode_index >= 0) return "prompt row of " + name_of(s.id) + ", which decodes";
   if (row.n_tokens == 0 && row.then_decode && row.logits == LogitsWanted::none &&
       s.computed + 1 == s.tokens.size()) {

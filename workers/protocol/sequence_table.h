@@ -61,6 +61,9 @@ struct OpenStep {
   RunStep run;
   std::vector<std::shared_ptr<WorkerSequence>> owners;  // of the rows; a dropped one lives on here
   std::vector<RowFailure> refused;                      // rows whose content cannot run
+  /// A prompt's chunk in the plan is void, and not among `run.rows`: what it was to leave for
+  /// others is never written.
+  bool lacks_rows = false;
 };
 
 /// All sequences of a term. A step may begin before the one before it has ended: its decode rows

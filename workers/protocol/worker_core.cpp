@@ -208,6 +208,7 @@ void WorkerCore::start_steps(TimeNs now, WorkerActions& out) {
     if (options_.tells_sums)
       step.run.summed =
           written_blocks(step.run, hello_.tokens_per_block, sequences_.limits().groups.count);
+    if (step.lacks_rows) out.emplace_back(worker_action::LackRows{term_, step.run.step});
     if (on_device(step)) {
       out.emplace_back(worker_action::StartStep{&step.run});
     } else {

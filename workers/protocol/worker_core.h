@@ -82,6 +82,12 @@ struct AllocatePool {};
 struct StartStep {
   const RunStep* step = nullptr;
 };
+/// Rows of that step are not run, though others may wait for what they were to write: these are to
+/// hear that it never comes. Before the step is started, if it has anything to run at all.
+struct LackRows {
+  Term term = 0;
+  StepId step = 0;
+};
 /// Map the source if it is not mapped yet and copy the blocks, then call pull_finished(). At most
 /// `pulls_at_once` are out at a time; they may run in any order.
 struct StartPull {
@@ -112,7 +118,7 @@ struct Log {
 
 using WorkerAction =
     std::variant<worker_action::Send, worker_action::AllocatePool, worker_action::StartStep,
-                 worker_action::StartPull, worker_action::CloseMapping,
+                 worker_action::LackRows, worker_action::StartPull, worker_action::CloseMapping,
                  worker_action::PrepareGrammar, worker_action::Exit, worker_action::Log>;
 /// Every input appends to it; the caller carries them out in order and clears it.
 using WorkerActions = std::vector<WorkerAction>;

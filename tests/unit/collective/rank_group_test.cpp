@@ -12,12 +12,18 @@
 #include <functional>
 #include <thread>
 
+#include "scheduler/state/outstanding.h"
 #include "tests/support/temp_dir.h"
 
 namespace baton {
 namespace {
 
 constexpr int kLostStatus = 41;
+
+/// The scheduler must hear of a lost rank before it takes the worker for one that hangs in a pull,
+/// or in the close of a mapping: with room for the process to end in.
+static_assert(kPullPatience + 5 * kSecond <= longest(Work::pull));
+static_assert(kPullPatience + 5 * kSecond <= longest(Work::close));
 
 RankGroupOptions options_for(const TempDir& folder, int rank, int ranks) {
   RankGroupOptions options;
@@ -165,6 +171,25 @@ TEST_F(RankGroups, TheFirstThatIsLostIsNamed) {
   for (int i = 0; i < 1000 && named < 0; ++i) ::usleep(2000);
   EXPECT_EQ(named, 1);
   EXPECT_EQ(group.value()->words_of_loss(1), "rank 1 does not come");
+  group.value()->end_others();
+  EXPECT_EQ(status_of(frozen), -SIGKILL);
+}
+
+/// The thread of the pulls may be the only one that waits for it.
+TEST_F(RankGroups, AFrozenRankIsFoundByAPull) {
+  const pid_t frozen = start_rank(options_for(folder, 1, 2), [](RankGroup& group) {
+    ::kill(::getpid(), SIGSTOP);
+    wait_forever(group);
+  });
+  RankGroupOptions options = options_for(folder, 0, 2);
+  options.pull_patience = 200 * kMillisecond;
+  auto group = RankGroup::lead(options, [](int) {});
+  ASSERT_TRUE(group.ok()) << group.status().message();
+  const TimeNs began = now_ns();
+  std::string asked = "map it";
+  EXPECT_THROW(group.value()->pulls().broadcast(asked, 100), RankLost);
+  EXPECT_GE(now_ns() - began, 200 * kMillisecond);
+  EXPECT_LT(now_ns() - began, 3 * kSecond) << "the patience of steps has not begun";
   group.value()->end_others();
   EXPECT_EQ(status_of(frozen), -SIGKILL);
 }

@@ -44,6 +44,7 @@ class CoreDriver {
   std::vector<WorkerMessage> sent;
   const RunStep* step = nullptr;  // started and not finished
   int steps_started = 0;
+  std::vector<StepId> lacking;  // steps that lack rows, none of which had begun
   std::deque<Pull> pulls;  // out
   std::vector<AllocationId> closes;
   std::vector<std::string> grammars;  // to be prepared
@@ -134,6 +135,9 @@ class CoreDriver {
   void carry_out(worker_action::StartStep& a) {
     step = a.step;
     ++steps_started;
+  }
+  void carry_out(worker_action::LackRows& a) {
+    if (step == nullptr || step->step < a.step) lacking.push_back(a.step);
   }
   void carry_out(worker_action::StartPull& a) { pulls.push_back(std::move(a.pull)); }
   void carry_out(worker_action::CloseMapping& a) { closes.push_back(a.allocation); }

@@ -1,5 +1,6 @@
 // A sequence whose first tokens lie in other workers' pools: three executors in one process.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 
 #include "ipc/process.h"
 #include "workers/execute/fake_model.h"
+#include "workers/pool/step_progress.h"
 
 namespace baton::test {
 namespace {
@@ -31,9 +33,11 @@ struct FakeWorker {
     request.pid_start = pid_start_time(getpid());
     request.allocation = id;
     request.pool_blocks = pool_blocks;
+    request.tells_layers = true;
     auto pool = model.allocate(request);
     EXPECT_TRUE(pool.ok());
     ranks = pool.value().ranks;
+    progress = pool.value().progress_handle;
     reader = model.block_reader();
   }
 
@@ -72,6 +76,7 @@ struct FakeWorker {
   std::uint32_t blocks;
   FakeModel model;
   std::vector<PoolRank> ranks;
+  std::string progress;
   std::unique_ptr<BlockReader> reader;
   SamplingParams sampling;
 };
@@ -119,6 +124,16 @@ TEST(PoolWindow, WhatWasUnmappedIsNotNamed) {
   EXPECT_EQ(b.run(tokens, 8, 9, {0, 1, 0}, {{11, 2}}), FakeModel::next_token(tokens, 32'000));
 }
 
+TEST(PoolWindow, WhatAStepLacksIsToldOthers) {
+  FakeWorker a("a", 21, 5);
+  a.model.begin_term(4);
+  a.model.lacks_rows(4, 2);
+  PeerProgress others;
+  const TimeNs began = now_ns();
+  EXPECT_NE(others.wait(a.progress, 4, 2, 1), "");
+  EXPECT_LT(now_ns() - began, kSecond);
+}
+
 /// Blocks that are no whole pages, pools of all sizes that come and go.
 TEST(PoolWindow, PlacesAreFoundAgain) {
   constexpr std::uint64_t kBlock = 4096 + 512;
@@ -160,6 +175,22 @@ TEST(PoolWindow, PlacesAreFoundAgain) {
   }
   own.writable_data()[5] = std::byte{77};
   EXPECT_EQ(static_cast<int>(window.base()[5]), 77);
+}
+
+/// Private memory cannot be mapped a second time; some kernels find that out when they have
+/// already unmapped the place.
+TEST(PoolWindow, APoolThatCannotBeMappedLeavesNoHole) {
+  constexpr std::uint64_t kBlock = 4096;
+  auto own = ShmRegion::create("baton-window-hole-" + std::to_string(getpid()), 4 * kBlock);
+  ASSERT_TRUE(own.ok());
+  PoolWindow window(1, std::span(own.value().writable_data(), own.value().size()), kBlock);
+  void* const memory =
+      mmap(nullptr, 8 * kBlock, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, /*fd=*/-1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  EXPECT_FALSE(window.add(2, std::span(static_cast<const std::byte*>(memory), 8 * kBlock)).ok());
+  ASSERT_NE(window.base(), nullptr);
+  EXPECT_EQ(msync(window.base(), window.ids() * kBlock, MS_ASYNC), 0) << "ENOMEM: there is a hole";
+  munmap(memory, 8 * kBlock);
 }
 
 }  // namespace

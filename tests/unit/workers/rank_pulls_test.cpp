@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <optional>
 #include <thread>
 #include <vector>
+
+#include "workers/execute/cpu_executor.h"
 
 namespace baton {
 namespace {
@@ -120,6 +123,39 @@ TEST_F(RankPulls, OneRankThatCannotMapItIsEnough) {
   EXPECT_EQ(mappings(), (std::vector{1, 1, 1}));
   mapped.value().reset();
   EXPECT_EQ(mappings(), (std::vector{0, 0, 0}));
+}
+
+/// Nobody answers for the rank. What the reader does then takes until this process has ended.
+TEST(RankPullsOfAFrozenRank, AreToldAsItsLoss) {
+  struct Told {};
+  const ExchangeMemory memory = ExchangeMemory::create(2).value();
+  Collective group(memory, 0, {.patience = 100 * kMillisecond});
+  std::optional<RankLost> lost;
+  RankBlockReader reader(std::make_unique<CountedReader>(), group,
+                         RankBlockReader::Copies::by_rank_0, [&](const RankLost& told) {
+                           lost = told;
+                           throw Told();
+                         });
+  Pull pull;
+  pull.allocation = 5;
+  auto mapped = reader.map(pull);
+  ASSERT_TRUE(mapped.ok());
+  EXPECT_FALSE(lost);
+  EXPECT_THROW((void)reader.place(*mapped.value(), pull), Told);
+  ASSERT_TRUE(lost);
+  EXPECT_EQ(lost->rank(), 1);
+  EXPECT_TRUE(lost->silent());
+}
+
+/// To map a pool takes no longer than what a step may take in which nothing gets on, and the
+/// scheduler's own patience counts where that is set high.
+TEST(RankPullsOnCpus, HaveThePatienceOfSteps) {
+  CpuExecutor::Options options;
+  options.rank_timeout = 3 * kSecond;
+  EXPECT_EQ(options.group_options(0).pull_patience, 3 * kSecond);
+  options.rank_timeout = 600 * kSecond;
+  EXPECT_EQ(options.group_options(1).pull_patience, kPullPatience);
+  EXPECT_EQ(options.group_options(1).collective.patience, 600 * kSecond);
 }
 
 }  // namespace

@@ -64,6 +64,20 @@ TEST(StepProgress, AStepThatFailedIsNoneThatOthersGoOnWith) {
   EXPECT_EQ(peers.wait(progress.handle(), 6, 1, 1), "") << "a term begins anew";
 }
 
+/// Of two steps at a time the later one may be known to fail before the earlier one does.
+TEST(StepProgress, TheLastStepThatFailedCounts) {
+  auto mine = StepProgress::create(progress_request("w0"));
+  ASSERT_TRUE(mine.ok());
+  StepProgress& progress = mine.value();
+  progress.begin_term(5);
+  progress.failed(5, 3);
+  progress.failed(5, 2);
+  PeerProgress peers;
+  const TimeNs began = now_ns();
+  EXPECT_NE(peers.wait(progress.handle(), 5, 3, 1), "");
+  EXPECT_LT(now_ns() - began, kSecond) << "known at once";
+}
+
 TEST(StepProgress, AWaitEndsWithTheLayerOrWithTheTerm) {
   auto mine = StepProgress::create(progress_request("w0"));
   ASSERT_TRUE(mine.ok());
@@ -201,6 +215,19 @@ TEST_F(LayerProgressTest, WhatFollowsInTheTermIsVoidAndNoOtherTerms) {
   EXPECT_FALSE(awaited_.in_vain());
   third_.written(6, next.step, 1);
   EXPECT_EQ(heard_of(next, 1), "");
+}
+
+/// The chunk that the second worker waits for is void, and its step may have other rows.
+TEST_F(LayerProgressTest, NobodyWaitsForRowsThatAStepLacks) {
+  workers_[0].lacks_rows(5, 1);
+  workers_[0].written(5, 1, 1);
+  const RunStep waiting = step(5, 1);
+  third_.begin(waiting, awaited_);
+  const TimeNs began = now_ns();
+  third_.await(waiting, 1, awaited_);
+  EXPECT_LT(now_ns() - began, kSecond);
+  ASSERT_EQ(awaited_.failed.size(), 1U);
+  EXPECT_TRUE(awaited_.failed[0].waited);
 }
 
 }  // namespace

@@ -557,5 +557,44 @@ TEST(WorkerCore, WhatIsToBeClosedIsReadByNobodyNew) {
   EXPECT_TRUE(d.last<StepResult>().failed[0].unmapped);
 }
 
+/// A chunk that is void is nothing that another worker may wait for. Whoever does is told before
+/// the step runs, and also where nothing is left of it to run.
+TEST(WorkerCore, AStepThatLacksAChunkSaysSo) {
+  CoreDriver d;
+  d.join();
+  const AddSequence elsewhere = [] {
+    AddSequence add = reader_of(78);  // which is not mapped
+    add.prompt.resize(12, 1);
+    add.blocks = {3, 4};
+    return add;
+  }();
+  StepPlan p = plan(1);
+  p.add = {elsewhere, sequence(2, {1, 2}, {5})};
+  p.rows = {{1, 4, LogitsWanted::none, false}, {2, 2, LogitsWanted::last, true}};
+  d.get(p);
+  ASSERT_NE(d.step, nullptr);
+  EXPECT_EQ(d.step->rows.size(), 1U);
+  EXPECT_EQ(d.lacking, (std::vector<StepId>{1}));
+  d.finish({9});
+
+  p = plan(2);
+  p.rows = {{1, 3, LogitsWanted::none, false}};  // sent before that was known
+  d.get(p);
+  EXPECT_EQ(d.step, nullptr);
+  EXPECT_EQ(d.lacking, (std::vector<StepId>{1, 2}));
+
+  // Behind what a row draws nobody waits, nor behind one that runs.
+  p = plan(3);
+  AddSequence draws = reader_of(78);
+  draws.sequence = 3;
+  p.add = {draws, sequence(4, {1, 2, 3, 4, 5, 6, 7, 8}, {6, 7})};
+  p.rows = {{3, 1, LogitsWanted::last, false}, {4, 4, LogitsWanted::none, false}};
+  d.get(p);
+  ASSERT_NE(d.step, nullptr);
+  d.finish({});
+  EXPECT_EQ(d.last<StepResult>().failed.size(), 1U);
+  EXPECT_EQ(d.lacking.size(), 2U);
+}
+
 }  // namespace
 }  // namespace baton::test
