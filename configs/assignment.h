@@ -22,6 +22,10 @@ struct Assignment {
   std::string base;   // folder that relative paths start from
 };
 
+inline Status error_at(const Assignment& a, const std::string& what) {
+  return invalid(a.where + ": " + a.label + ": " + what);
+}
+
 struct EntryMark {
   std::string where;
 };

@@ -25,10 +25,6 @@ namespace {
 // sun_path of a unix socket, without the final zero.
 constexpr std::size_t kMaxSocketPathBytes = 107;
 
-Status error_at(const Assignment& a, const std::string& what) {
-  return invalid(a.where + ": " + a.label + ": " + what);
-}
-
 template <typename Section>
 Status unknown(const std::vector<Option<Section>>& options, const Assignment& a) {
   if (const std::string now = successor(a.key); !now.empty()) {

@@ -14,10 +14,6 @@ bool holds(const std::vector<std::string>& list, const std::string& word) {
   return std::find(list.begin(), list.end(), word) != list.end();
 }
 
-Status error_at(const Assignment& a, const std::string& what) {
-  return invalid(a.where + ": " + a.label + ": " + what);
-}
-
 bool is_name(const Assignment& a) { return a.section.empty() && a.key == "name"; }
 
 /// A key that is none at all is left to the table of options, which has more to say of it.

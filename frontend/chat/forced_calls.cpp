@@ -9,14 +9,16 @@
 namespace baton {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 bool is_special(const Tokenizer& tokenizer, std::string_view mark) {
   std::size_t length = 0;
   return tokenizer.special_at(mark, &length) >= 0 && length == mark.size();
 }
 
-Json const_string(const std::string& text) { return {{"type", "const_string"}, {"value", text}}; }
+OrderedJson const_string(const std::string& text) {
+  return {{"type", "const_string"}, {"value", text}};
+}
 
 constexpr std::string_view kJsonStyle = "json";
 
@@ -38,14 +40,14 @@ CallText xml_call(const std::string& open, const std::string& close) {
 }
 
 /// {"type": "tag"} of each function that may be called.
-Json tags_of(const ForcedChoice& choice, const CallText& text) {
-  Json tags = Json::array();
-  for (const Json& tool : Json::parse(choice.tools)) {
-    const Json& function = tool["function"];
+OrderedJson tags_of(const ForcedChoice& choice, const CallText& text) {
+  OrderedJson tags = OrderedJson::array();
+  for (const OrderedJson& tool : OrderedJson::parse(choice.tools)) {
+    const OrderedJson& function = tool["function"];
     const std::string name = function["name"];
     if (!choice.name.empty() && name != choice.name) continue;
     const bool takes_any = function.contains("parameters") && function["parameters"].is_object();
-    Json schema = takes_any ? function["parameters"] : Json{{"type", "object"}};
+    OrderedJson schema = takes_any ? function["parameters"] : OrderedJson{{"type", "object"}};
     if (schema.empty()) schema = {{"type", "object"}};
     // Raw text of any length under names of any kind would hardly end.
     if (text.style != kJsonStyle && !(takes_any && schema.contains("properties"))) {
@@ -61,7 +63,7 @@ Json tags_of(const ForcedChoice& choice, const CallText& text) {
   return tags;
 }
 
-Json calls_of(Json tags, const std::string& separator, bool several) {
+OrderedJson calls_of(OrderedJson tags, const std::string& separator, bool several) {
   return {{"type", "tags_with_separator"},
           {"tags", std::move(tags)},
           {"separator", separator},
@@ -69,8 +71,8 @@ Json calls_of(Json tags, const std::string& separator, bool several) {
           {"stop_after_first", !several}};
 }
 
-std::string structural_tag(Json format) {
-  return Json{{"type", "structural_tag"}, {"format", std::move(format)}}.dump();
+std::string structural_tag(OrderedJson format) {
+  return OrderedJson{{"type", "structural_tag"}, {"format", std::move(format)}}.dump();
 }
 
 }  // namespace
@@ -90,7 +92,7 @@ Result<ForcedReply> forced_calls(const ForcedChoice& choice, const ReplyGrammar&
       if (special) reply.begun = mark;
       const std::string open = special ? "\n" : mark + "\n";
       const std::string close = special ? "\n" : "\n" + std::string(kCallClose);
-      Json tags =
+      OrderedJson tags =
           tags_of(choice, family.calls == CallStyle::xml ? xml_call(open, close)
                                                          : json_call(open, "arguments", close));
       reply.grammar = structural_tag(calls_of(std::move(tags), "\n", several && !special));
@@ -103,7 +105,7 @@ Result<ForcedReply> forced_calls(const ForcedChoice& choice, const ReplyGrammar&
       } else {
         begin = std::string(kCallsMark) + begin;
       }
-      Json list = calls_of(tags_of(choice, json_call("", "arguments", "")), ", ", several);
+      OrderedJson list = calls_of(tags_of(choice, json_call("", "arguments", "")), ", ", several);
       reply.grammar =
           structural_tag({{"type", "sequence"},
                           {"elements", {const_string(begin), std::move(list), const_string("]")}}});
@@ -111,12 +113,12 @@ Result<ForcedReply> forced_calls(const ForcedChoice& choice, const ReplyGrammar&
     }
     case CallStyle::channels: {
       // A header holds special tokens, which no grammar can ask for: it must be known.
-      const Json tags = tags_of(choice, json_call("", "arguments", ""));
+      const OrderedJson tags = tags_of(choice, json_call("", "arguments", ""));
       if (tags.size() != 1) {
         return invalid("cannot force one of several functions in this model's format: name it");
       }
-      const Json tools = Json::parse(choice.tools);
-      const auto named = std::find_if(tools.begin(), tools.end(), [&](const Json& tool) {
+      const OrderedJson tools = OrderedJson::parse(choice.tools);
+      const auto named = std::find_if(tools.begin(), tools.end(), [&](const OrderedJson& tool) {
         return choice.name.empty() || tool["function"]["name"] == choice.name;
       });
       const std::string name = (*named)["function"]["name"];
@@ -135,12 +137,12 @@ Result<ForcedReply> forced_calls(const ForcedChoice& choice, const ReplyGrammar&
 
 std::string behind_reasoning(GrammarKind kind, const std::string& grammar,
                              const std::string& think_close) {
-  Json inside;
+  OrderedJson inside;
   switch (kind) {
     case GrammarKind::none:
       return {};
     case GrammarKind::json_schema:
-      inside = {{"type", "json_schema"}, {"json_schema", Json::parse(grammar)}};
+      inside = {{"type", "json_schema"}, {"json_schema", OrderedJson::parse(grammar)}};
       break;
     case GrammarKind::regex:
       inside = {{"type", "regex"}, {"pattern", grammar}};
@@ -149,14 +151,14 @@ std::string behind_reasoning(GrammarKind kind, const std::string& grammar,
       inside = {{"type", "grammar"}, {"grammar", grammar}};
       break;
     case GrammarKind::structural_tag:
-      inside = Json::parse(grammar, nullptr, false);
+      inside = OrderedJson::parse(grammar, nullptr, false);
       if (!inside.is_object() || !inside.contains("format")) return grammar;  // refused as it is
-      inside = Json(inside["format"]);
+      inside = OrderedJson(inside["format"]);
       break;
   }
-  Json reasoning = {
+  OrderedJson reasoning = {
       {"type", "tag"}, {"begin", ""}, {"content", {{"type", "any_text"}}}, {"end", think_close}};
-  Json gap = {{"type", "regex"}, {"pattern", "\\n{0,2}"}};
+  OrderedJson gap = {{"type", "regex"}, {"pattern", "\\n{0,2}"}};
   return structural_tag({{"type", "sequence"},
                          {"elements", {std::move(reasoning), std::move(gap), std::move(inside)}}});
 }

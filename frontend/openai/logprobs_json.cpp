@@ -25,11 +25,11 @@ bool is_text(std::string_view bytes) {
 std::string token_name(const Tokenizer& tokenizer, Token token) {
   const std::string_view bytes = tokenizer.token_bytes(token);
   if (is_text(bytes)) return std::string(bytes);
-  constexpr const char* kHex = "0123456789abcdef";
+  constexpr const char* kDigits = "0123456789abcdef";
   std::string name = "bytes:";
   for (const char c : bytes) {
     const auto byte = static_cast<unsigned char>(c);
-    name += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
+    name += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
   }
   return name;
 }

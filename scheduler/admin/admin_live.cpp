@@ -155,11 +155,6 @@ json places(const State& state, const Request& request, const std::vector<Scale>
   return found;
 }
 
-std::string worker_of(const State& state, SequenceId id) {
-  const Sequence* sequence = state.sequences.find(id);
-  return sequence == nullptr ? "" : state.workers[sequence->worker].name();
-}
-
 json request_json(const Request& r, TimeNs now) {
   return {{"id", request_name(r.name)},          {"phase", to_string(r.phase)},
           {"prompt_tokens", r.prompt.size()},    {"tokens", r.generated.size()},

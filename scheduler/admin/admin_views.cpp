@@ -137,11 +137,6 @@ json workers(const State& state) {
   return list;
 }
 
-std::string worker_of(const State& state, SequenceId id) {
-  const Sequence* sequence = state.sequences.find(id);
-  return sequence == nullptr ? "" : state.workers[sequence->worker].name();
-}
-
 /// "grammar on decode0" while that worker compiles it, "a step of its own" if it runs alone; in the
 /// queue, the rule that passed it over last (plan/admission_rules.cpp); else "".
 std::string waits_for(const State& state, const Request& request) {
@@ -337,6 +332,11 @@ std::optional<std::string> show(const std::string& what, bool as_json, const Sta
 std::string describe_state(const Worker& worker) {
   if (worker.ready() && worker.peer.draining) return "draining";
   return to_string(worker.peer.state);
+}
+
+std::string worker_of(const State& state, SequenceId id) {
+  const Sequence* sequence = state.sequences.find(id);
+  return sequence == nullptr ? "" : state.workers[sequence->worker].name();
 }
 
 std::string request_name(const RequestId& id) {

@@ -19,6 +19,9 @@ std::optional<std::string> show(const std::string& what, bool json, const State&
 /// loading, ready, draining, fenced, gone, ...
 std::string describe_state(const Worker& worker);
 
+/// The worker of a sequence; "" if there is none any more.
+std::string worker_of(const State& state, SequenceId id);
+
 /// "FRONTEND-COUNTER", as shown and as `cancel` takes it.
 std::string request_name(const RequestId& id);
 std::optional<RequestId> parse_request_name(const std::string& text);

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr TimeNs kPatience = 5 * kSecond;
+constexpr TimeNs kAnswerPatience = 5 * kSecond;
 
 int failed(const std::string& why) {
   std::cerr << "baton-ctl: " << why << "\n";
@@ -33,7 +33,7 @@ Result<MemoryReport> ask(const std::string& socket, const std::string& drop) {
   encode(command, bytes);
   const auto silent = Status(ErrorCode::unavailable, "the memory process does not answer");
   if (!send_packet(link.value().get(), bytes)) return silent;
-  if (receive_packet(link.value().get(), kPatience, bytes) != Received::packet) return silent;
+  if (receive_packet(link.value().get(), kAnswerPatience, bytes) != Received::packet) return silent;
   auto message = decode_from_memory(bytes);
   if (!message.ok()) return message.status();
   auto* report = std::get_if<MemoryReport>(&message.value());

@@ -74,7 +74,7 @@ bool sane(const Hello& hello) {
          hello.windows.size() <= kMaxKvGroups && hello.layer_groups.size() <= kMaxLayers;
 }
 
-struct Handler {
+struct WorkerHandler {
   State& state;
   LinkId link;
   WorkerIndex index;  // kNobody before Register
@@ -776,7 +776,7 @@ void set_draining(State& state, WorkerIndex index, bool draining, bool leave, Ti
 
 void apply_worker(State& state, LinkId link, WorkerMessage&& message, TimeNs now, Outbox& out) {
   if (std::holds_alternative<Register>(message)) {
-    std::visit(Handler{state, link, kNobody, now, out}, std::move(message));
+    std::visit(WorkerHandler{state, link, kNobody, now, out}, std::move(message));
     return;
   }
   const auto it = state.worker_links.find(link);
@@ -790,7 +790,7 @@ void apply_worker(State& state, LinkId link, WorkerMessage&& message, TimeNs now
     return;
   }
   state.workers[it->second].peer.heard = now;
-  std::visit(Handler{state, link, it->second, now, out}, std::move(message));
+  std::visit(WorkerHandler{state, link, it->second, now, out}, std::move(message));
 }
 
 }  // namespace baton

@@ -7,13 +7,13 @@
 #include <span>
 #include <utility>
 
+#include "text/tokenizer/space_symbol.h"
 #include "text/tokenizer/unicode.h"
 #include "text/tokenizer/word_cache.h"
 
 namespace baton {
 namespace {
 
-constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
 constexpr std::size_t kShort = 64;                         // symbols; longer words get a heap
 
 /// Where the next part of `text` begins: the first space symbol behind something else than one.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "text/tokenizer/bpe.h"
+#include "text/tokenizer/space_symbol.h"
 #include "text/tokenizer/spec_object.h"
 #include "text/tokenizer/unicode.h"
 
@@ -16,15 +17,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::int64_t kMaxId = 4 << 20;
-constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
-
-/// A space symbol behind something else than one.
-bool has_inner_space(std::string_view token) {
-  while (token.substr(0, kSpaceSymbol.size()) == kSpaceSymbol) {
-    token.remove_prefix(kSpaceSymbol.size());
-  }
-  return token.find(kSpaceSymbol) != std::string_view::npos;
-}
 
 /// Bytes 33..126, 161..172 and 174..255 stand for themselves; the others, in order, are 256 + n.
 struct ByteCharacters {

@@ -10,13 +10,13 @@
 #include "text/gguf/gguf_folder.h"
 #include "text/tokenizer/folder_settings.h"
 #include "text/tokenizer/sentencepiece_model.h"
+#include "text/tokenizer/space_symbol.h"
 
 namespace baton {
 namespace {
 
 using sentencepiece::SentencePieceProcessor;
 
-constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
 constexpr std::size_t kMaxModelBytes = 256U << 20U;
 // sentencepiece's work for BPE grows faster than the text (6 s for 1.2 MB of words, 0.2 s in such
 // parts). For unigram models it does not, and parts would differ: the library adds scores up in
@@ -49,13 +49,6 @@ std::size_t find_cut(std::string_view text, std::size_t from) {
   return text.size();
 }
 
-/// A space symbol behind something else than one.
-bool has_inner_space(std::string_view piece) {
-  while (piece.substr(0, kSpaceSymbol.size()) == kSpaceSymbol)
-    piece.remove_prefix(kSpaceSymbol.size());
-  return piece.find(kSpaceSymbol) != std::string_view::npos;
-}
-
 std::string with_spaces(std::string_view piece) {
   std::string text;
   while (!piece.empty()) {
@@ -79,13 +72,13 @@ std::optional<char> byte_of(const std::string& piece) {
 }
 
 /// `rest` is for text that does not begin a prompt: no dummy prefix. Null: as `first`.
-struct Encoder {
+struct PieceEncoder {
   std::unique_ptr<SentencePieceProcessor> first;
   std::unique_ptr<SentencePieceProcessor> rest;
 };
 
 Status load_encoder(const std::string& bytes, const std::string& path, bool dummy_prefix,
-                    Encoder& encoder) {
+                    PieceEncoder& encoder) {
   Status status = load_processor(bytes, path, encoder.first);
   if (!status.ok() || !dummy_prefix) return status;
   return load_processor(without_dummy_prefix(bytes), path, encoder.rest);
@@ -149,8 +142,8 @@ bool add_piece(const SentencePieceFacts& facts, std::size_t id, bool marker,
 class SentencepieceTokenizer final : public Tokenizer {
  public:
   struct Model {
-    Encoder whole;  // markers parse
-    Encoder plain;  // markers are letters; empty when the model has none
+    PieceEncoder whole;  // markers parse
+    PieceEncoder plain;  // markers are letters; empty when the model has none
     Bounds bounds;
     bool prefix_after_special = true;
   };
@@ -169,22 +162,23 @@ class SentencepieceTokenizer final : public Tokenizer {
                                                         std::size_t limit) const override {
     std::vector<Token> ids;
     const bool begins = !after_special || model_.prefix_after_special;
-    const Encoder& encoder = model_.plain.first ? model_.plain : model_.whole;
+    const PieceEncoder& encoder = model_.plain.first ? model_.plain : model_.whole;
     if (!encode_into(encoder, begins, text, limit, ids)) return std::nullopt;
     return ids;
   }
 
  private:
-  bool encode_into(const Encoder& encoder, bool begins, std::string_view text, std::size_t limit,
-                   std::vector<Token>& ids) const;
+  bool encode_into(const PieceEncoder& encoder, bool begins, std::string_view text,
+                   std::size_t limit, std::vector<Token>& ids) const;
 
   Model model_;
 };
 
 // Appends the ids of `text`; false when there would be more than `limit` in `ids`. `begins`: the
 // text begins a prompt, and gets the dummy prefix if the model has one.
-bool SentencepieceTokenizer::encode_into(const Encoder& encoder, bool begins, std::string_view text,
-                                         std::size_t limit, std::vector<Token>& ids) const {
+bool SentencepieceTokenizer::encode_into(const PieceEncoder& encoder, bool begins,
+                                         std::string_view text, std::size_t limit,
+                                         std::vector<Token>& ids) const {
   const SentencePieceProcessor& rest = encoder.rest ? *encoder.rest : *encoder.first;
   const Bounds& bounds = model_.bounds;
   std::vector<int> part;

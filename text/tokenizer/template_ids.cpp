@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxDepth = 8;
+constexpr int kMaxProcessorDepth = 8;
 constexpr std::size_t kMaxIds = 64;
 
 /// Appends the ids that a template's special token stands for.
@@ -60,7 +60,7 @@ Status read_single(const Json& list, const Json& special_tokens, const std::stri
 }
 
 Status add(const Json& spec, const std::string& where, int depth, TemplateIds& ids) {
-  if (depth > kMaxDepth) return unsupported(where, "so deep a Sequence");
+  if (depth > kMaxProcessorDepth) return unsupported(where, "so deep a Sequence");
   SpecObject object(spec, where);
   const std::string type = object.type();
   if (type == "Sequence") {

@@ -9,7 +9,7 @@
 namespace baton {
 namespace {
 
-constexpr int kMaxDepth = 8;
+constexpr int kMaxNormalizerDepth = 8;
 
 std::optional<NormalForm> form_of(const std::string& type) {
   if (type == "NFC") return NormalForm::nfc;
@@ -29,7 +29,7 @@ Result<TextNormalizer> TextNormalizer::parse(const nlohmann::json& spec, const s
 }
 
 Status TextNormalizer::add(const nlohmann::json& spec, const std::string& where, int depth) {
-  if (depth > kMaxDepth) return unsupported(where, "so deep a Sequence");
+  if (depth > kMaxNormalizerDepth) return unsupported(where, "so deep a Sequence");
   SpecObject object(spec, where);
   const std::string type = object.type();
   Step step;
