@@ -62,9 +62,10 @@ function(baton_library name)
 endfunction()
 
 # baton_program(name SOURCES ... LIBS ...): an executable in <build>/bin.
-# [SERVE]: part of what `./baton serve` builds first (see the target `baton-serve`).
+# [SERVE]: part of what `./baton serve` builds first (see the target `baton-serve`). [TOOL]: of what it builds once
+# it serves (`baton-tools`).
 function(baton_program name)
-  cmake_parse_arguments(arg "SERVE" "" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(arg "SERVE;TOOL" "" "SOURCES;LIBS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE baton::flags ${arg_LIBS})
   # Installed, libraries that a system need not have lie in lib beside bin. As RPATH, not RUNPATH, which would
@@ -74,6 +75,9 @@ function(baton_program name)
   target_link_options(${name} PRIVATE -Wl,--disable-new-dtags)
   if(arg_SERVE)
     add_dependencies(baton-serve ${name})
+  endif()
+  if(arg_TOOL)
+    add_dependencies(baton-tools ${name})
   endif()
 endfunction()
 
