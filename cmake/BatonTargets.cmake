@@ -37,11 +37,14 @@ if(BATON_COVERAGE)
   target_link_options(baton_flags INTERFACE --coverage)
 endif()
 
+# Files of a target that compile as one, where they do: most of a file's time are headers (JSON's above all) and what
+# it makes of their templates, which such files share. Some 2 GB of memory for the largest.
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 24)
+
 # baton_library(name [TOGETHER] SOURCES a.cpp ... [LIBS ...] [PRIVATE_LIBS ...])
 # A static library (an interface one when there are no sources), aliased as baton::name. Its target
 # is called baton_<name>, so that folder names and target names cannot collide.
-# [TOGETHER]: eight of its files are compiled as one in every tree, for the sake of the first build: where headers
-# (JSON's above all) take most of a file's time.
+# [TOGETHER]: its files are compiled as one in every tree, for the sake of the first build.
 function(baton_library name)
   cmake_parse_arguments(arg "TOGETHER" "" "SOURCES;LIBS;PRIVATE_LIBS" ${ARGN})
   if(arg_UNPARSED_ARGUMENTS)
