@@ -53,6 +53,8 @@ void FrontendLoop::take_late() {
     served = std::move(loaded->result).value();
     spdlog::info("{}its folder can be loaded by now: it is served", link.prefix());
     if (options_.journal != nullptr) note_place();
+    link.table.describe(sources_of(served), link.out);
+    act(link);
   } else {
     const std::string fault = load_fault(loaded->result.status().message());
     if (fault == served.fault) return;

@@ -13,13 +13,16 @@ std::string template_source(const ServedModel& model) {
 }
 
 FrontendIdentity for_model(FrontendIdentity identity, const ServedModel& model) {
-  identity.tokenizer = model.tokenizer ? model.tokenizer->source() : "none";
-  identity.chat_template = template_source(model);
-  identity.task = to_string(model.task);
+  identity.model = sources_of(model);
   return identity;
 }
 
 }  // namespace
+
+ModelSources sources_of(const ServedModel& model) {
+  return {model.tokenizer ? model.tokenizer->source() : "none", template_source(model),
+          to_string(model.task)};
+}
 
 ModelLink::ModelLink(LinkOptions link, FrontendIdentity identity, const RequestTableLimits& limits,
                      Metrics::Among among, StreamWriter& writer)

@@ -33,6 +33,8 @@ struct LinkOptions {
   std::unique_ptr<ClientChannel> channel = nullptr;
 };
 
+ModelSources sources_of(const ServedModel& model);
+
 struct ModelLink {
   /// `identity`: of the front end; what is said of a model in it is this one's.
   ModelLink(LinkOptions link, FrontendIdentity identity, const RequestTableLimits& limits,

@@ -259,6 +259,12 @@ void RequestTable::tick(TimeNs now, TableOutput& out) {
   go_on_with_trials(now, out);
 }
 
+/// Whoever is not welcome yet says it anyway.
+void RequestTable::describe(ModelSources sources, TableOutput& out) {
+  identity_.model = std::move(sources);
+  if (view_.welcomed) say_hello(out);
+}
+
 void RequestTable::say_hello(TableOutput& out) {
   FrontendHello hello;
   hello.build = identity_.build;
@@ -266,9 +272,9 @@ void RequestTable::say_hello(TableOutput& out) {
   hello.incarnation = identity_.incarnation;
   hello.pid = identity_.pid;
   hello.pid_start = identity_.pid_start;
-  hello.tokenizer = identity_.tokenizer;
-  hello.chat_template = identity_.chat_template;
-  hello.task = identity_.task;
+  hello.tokenizer = identity_.model.tokenizer;
+  hello.chat_template = identity_.model.chat_template;
+  hello.task = identity_.model.task;
   hello.has_successor = identity_.has_successor;
   hello.generation = identity_.generation;
   for (const auto& [counter, entry] : entries_) {

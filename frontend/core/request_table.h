@@ -19,15 +19,20 @@
 namespace baton {
 
 /// Who this front end is; goes into every FrontendHello.
+/// Where they come from, for people.
+struct ModelSources {
+  std::string tokenizer;
+  std::string chat_template;
+  std::string task;
+};
+
 struct FrontendIdentity {
   std::string build;
   std::string name;
   Incarnation incarnation = 0;
   std::int32_t pid = 0;
   std::uint64_t pid_start = 0;
-  std::string tokenizer = {};  // where they come from, for people
-  std::string chat_template = {};
-  std::string task = {};
+  ModelSources model = {};
   bool has_successor = false;    // another process may go on with this incarnation
   std::uint32_t generation = 0;  // processes that had this incarnation before
 };
@@ -226,6 +231,8 @@ class RequestTable {
   /// One message of the scheduler.
   void apply(const ToFrontend& message, TimeNs now, TableOutput& out);
 
+  /// The model has been loaded meanwhile: the scheduler is told what is said of it to people.
+  void describe(ModelSources sources, TableOutput& out);
   /// Heartbeats, hellos and deadlines. Call at next_tick() or more often.
   void tick(TimeNs now, TableOutput& out);
   /// When tick() has something to do next; never more than heartbeat_interval away.

@@ -451,6 +451,9 @@ class MendedLater(unittest.TestCase):
             self.assertEqual(chat(baton, "small"), chat(baton, "late"))
             self.assertEqual(front_end, baton.pid("frontend0"))
             self.assertIn("late.mixed0 of the model late runs after all", shown())
+            tokenizers = re.findall(r"(?m)^ *tokenizer +(.*)$", baton.baton_ctl("show", "setup")[1])
+            self.assertEqual(tokenizers[0], tokenizers[1], "of small, and of what was loaded late")
+            self.assertNotIn("none", tokenizers[0])
             self.assertNotIn("late", baton.health()[1]["reason"])
 
     def pass_over(self, baton):

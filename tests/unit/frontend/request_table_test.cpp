@@ -665,6 +665,24 @@ TEST_F(TableTest, a_heartbeat_of_a_welcomed_table_gets_numbers_only) {
   EXPECT_EQ(table.scheduler().running, 3U);
 }
 
+TEST_F(TableTest, a_model_that_is_loaded_late_is_described_in_another_hello) {
+  table.describe({"soon.model", "none", "generate"}, out);
+  collect();
+  EXPECT_TRUE(all<FrontendHello>().empty()) << "one comes anyway";
+  pass(100 * kMs);
+  EXPECT_EQ(last<FrontendHello>().tokenizer, "soon.model");
+  welcome();
+  open();
+  sent.clear();
+  table.describe({"late.model", "chat.jinja", "generate"}, out);
+  collect();
+  ASSERT_EQ(sent.size(), 1U) << "and nothing is submitted again";
+  EXPECT_EQ(last<FrontendHello>().tokenizer, "late.model");
+  EXPECT_EQ(last<FrontendHello>().chat_template, "chat.jinja");
+  welcome();
+  EXPECT_EQ(sent.size(), 1U);
+}
+
 TEST_F(TableTest, gone_submits_again_with_the_next_attempt) {
   welcome();
   const auto a = open();
