@@ -269,8 +269,8 @@ class Models(unittest.TestCase):
         port = next(iter(self.baton.frontends.values()))
         stream = self.baton.stream(PROMPTS[0], model="other", **LONG)
         stream.wait_pieces(1)
-        wait_until(lambda: samples(self.baton.get("/metrics")[1], "baton_requests_running")['model_name="other"'] == 1,
-                   5, "it runs")
+        wait_until(lambda: samples(self.baton.get("/metrics")[1], "baton_requests_running") ==
+                   {'model_name="small"': 0, 'model_name="other"': 1}, 5, "it runs alone")
         loads = {}
         for name in self.alone:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
