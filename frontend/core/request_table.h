@@ -18,14 +18,14 @@
 
 namespace baton {
 
-/// Who this front end is; goes into every FrontendHello.
-/// Where they come from, for people.
+/// What a model was loaded from, for people.
 struct ModelSources {
   std::string tokenizer;
   std::string chat_template;
   std::string task;
 };
 
+/// Who this front end is; goes into every FrontendHello.
 struct FrontendIdentity {
   std::string build;
   std::string name;
@@ -336,7 +336,7 @@ class RequestTable {
   std::uint64_t next_counter_ = 1;
   std::uint64_t inherited_below_ = 0;  // counters that predecessors have used
   Epoch inherited_epoch_ = 0;          // the scheduler that the last one knew
-  std::uint64_t turn_ = 0;  // the last request that a heartbeat asked about
+  std::uint64_t turn_ = 0;             // the last request that a heartbeat asked about
   TimeNs next_beat_ = 0;
   Trial trial_;
   std::size_t trial_size_ = 1;  // suspects of the next trial

@@ -14,7 +14,7 @@
 namespace baton {
 namespace {
 
-constexpr std::size_t kShort = 64;                         // symbols; longer words get a heap
+constexpr std::size_t kShort = 64;  // symbols; longer words get a heap
 
 /// Where the next part of `text` begins: the first space symbol behind something else than one.
 std::size_t next_part(std::string_view text) {
