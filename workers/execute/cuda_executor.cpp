@@ -23,6 +23,7 @@
 #include "workers/model/gpu_cut.h"
 #include "workers/model/gpu_formats.h"
 #include "workers/model/gpu_limits.h"
+#include "workers/model/gpu_shapes.h"
 #include "workers/pool/cuda_sums.h"
 #include "workers/sampling/gpu_results.h"
 
@@ -49,11 +50,9 @@ bool may_need_host(const BatchRow& row) {
 /// served, unless a layer's keys and values are more than this part of the GPU's memory.
 std::int64_t foreign_keys(const ModelConfig& c, std::uint32_t max_context, std::size_t memory) {
   constexpr std::size_t kPart = 16;
-  const std::size_t of_key =
-      2 * sizeof(cuda::Bf16) * static_cast<std::size_t>(c.kv_heads) * c.head_dim;
   const std::int64_t context =
       max_context == 0 ? c.max_context : std::min<std::int64_t>(c.max_context, max_context);
-  return std::min(context, static_cast<std::int64_t>(memory / kPart / of_key));
+  return std::min(context, static_cast<std::int64_t>(memory / kPart / key_bytes(c)));
 }
 
 std::string mib(std::uint64_t bytes) { return std::to_string(bytes >> 20U) + " MiB"; }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "workers/execute/upload_places.h"
 
@@ -102,15 +101,17 @@ bool GpuStepPacker::decodes_only(const RunStep& step) {
 
 /// `gathers`: the keys of chunks lie in several pools.
 void GpuStepPacker::find_chunks(const RunStep& step, bool gathers) {
+  is_chunk_.clear();
+  for (const BatchRow& row : step.rows) {
+    is_chunk_.push_back(prefill_ != nullptr && row.tokens.size() > 1);
+  }
+  if (!gathers) return;
   lengths_.clear();
   for (const BatchRow& row : step.rows) {
     const auto tokens = static_cast<std::int64_t>(row.tokens.size());
     lengths_.push_back({tokens, row.position + tokens});
   }
-  const std::int64_t room = prefill_ == nullptr ? 0
-                            : gathers           ? most_gathered_keys_
-                                                : std::numeric_limits<std::int64_t>::max();
-  is_chunk_ = choose_chunks(lengths_, cuda::PrefillAttention::kGatherTile, room);
+  is_chunk_ = choose_chunks(lengths_, cuda::PrefillAttention::kGatherTile, most_gathered_keys_);
 }
 
 /// The kernel for chunks wants their rows side by side.

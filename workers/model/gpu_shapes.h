@@ -1,4 +1,4 @@
-// A model's sizes as the kernels are told them. Inside of the decoder's sources.
+// A model's sizes as the kernels are told them.
 #pragma once
 
 #include "workers/cuda/attention/attention.h"
@@ -8,6 +8,10 @@
 namespace baton {
 
 inline cuda::HeadShape heads_of(const ModelConfig& c) { return {c.heads, c.kv_heads, c.head_dim}; }
+/// The key and value of a token in one layer.
+inline std::size_t key_bytes(const ModelConfig& c) {
+  return 2 * sizeof(cuda::Bf16) * static_cast<std::size_t>(c.kv_heads) * c.head_dim;
+}
 
 inline cuda::ExpertShape experts_of(const ModelConfig& c) {
   const ExpertSpec& e = c.experts();

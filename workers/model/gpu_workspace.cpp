@@ -49,10 +49,8 @@ cuda::PrefillAttention::Options prefill_options(const ModelConfig& c,
   if (p.window != 0 || near_window(c) != 0) return p;
   // A chunk that reads other pools gathers all of its keys, a layer at a time.
   constexpr std::int64_t kTail = 16 * std::int64_t{cuda::PrefillAttention::kGatherTile};
-  const std::size_t key_bytes =
-      2 * sizeof(Bf16) * static_cast<std::size_t>(p.shape.kv_heads) * p.shape.head_dim;
   p.gather_bytes =
-      std::max(p.gather_bytes, static_cast<std::size_t>(o.foreign_keys + kTail) * key_bytes);
+      std::max(p.gather_bytes, static_cast<std::size_t>(o.foreign_keys + kTail) * key_bytes(c));
   return p;
 }
 
