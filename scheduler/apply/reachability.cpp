@@ -30,7 +30,8 @@ std::string pair_name(const Worker& importer, const Worker& exporter) {
 }  // namespace
 
 bool may_read_in_place(const State& state, const Worker& exporter, const Worker& importer) {
-  return state.settings.elastic && shares_pools(exporter) && shares_pools(importer);
+  return state.settings.elastic && shares_pools(exporter) && shares_pools(importer) &&
+         same_heads(exporter, importer);
 }
 
 bool reaches(const Worker& exporter, const Worker& importer) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
+#include <string_view>
 
 #include "scheduler/apply/blame.h"
 #include "scheduler/apply/reachability.h"
@@ -97,6 +99,15 @@ bool reads_in_place(const Worker& reader, const Worker& exporter) {
   return reader.peer.readable.count(exporter.store.allocation()) != 0;
 }
 
+bool same_heads(const Worker& a, const Worker& b) {
+  const auto pools = [](const Worker& w) {
+    std::set<std::string_view> handles;
+    for (const PoolRank& rank : w.store.offer.ranks) handles.insert(rank.handle);
+    return handles.size();
+  };
+  return pools(a) == pools(b);
+}
+
 /// Each of the later ones must read all those before it; between the same workers growth may go
 /// either way, so both ways are asked for.
 bool read_each_other(const Worker& a, const Worker& b) {
@@ -118,7 +129,9 @@ std::uint32_t elastic_context(const State& state) {
              (w.store.offer.reads_in_place || !w.ready()) &&
              !(w.ready() && w.peer.draining && !w.peer.leaving);
     };
-    return may(a) && may(b) && same_positions(a, b) && reaches(a, b) && reaches(b, a);
+    const bool known = a.ready() && b.ready();
+    return may(a) && may(b) && same_positions(a, b) && (!known || same_heads(a, b)) &&
+           reaches(a, b) && reaches(b, a);
   };
   std::uint64_t most = 0;
   std::uint32_t positions = 0;

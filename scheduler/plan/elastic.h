@@ -33,6 +33,10 @@ bool may_span(const State& state, const Request& request);
 /// `reader` computes rows that read the pool of `exporter` in place.
 bool reads_in_place(const Worker& reader, const Worker& exporter);
 
+/// Their blocks hold the same heads. A rank on a GPU has a pool of its own heads, so both have as
+/// many ranks there; on CPUs there is one pool with all heads, however many ranks write it.
+bool same_heads(const Worker& a, const Worker& b);
+
 /// Both ways, and what one has computed the other may go on with.
 bool read_each_other(const Worker& a, const Worker& b);
 

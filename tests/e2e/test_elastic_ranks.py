@@ -1,8 +1,12 @@
 """A request over several workers of which each has ranks (`scheduler.elastic: auto`): ranks inside, pools of several
 workers between. What comes back is what one process with a large pool answers, token for token and bit for bit in
 its log probabilities, whichever process of them dies or stands still amid it.
+
+On GPUs (BATON_TEST_DEVICE=cuda) there must be BATON_TEST_GPUS of them: four, or two that both groups share. There it
+waits for CudaExecutor::reads_in_place() to say yes to ranks.
 """
 
+import os
 import pathlib
 import signal
 import tempfile
@@ -17,6 +21,9 @@ TWO = [("mixed0", "mixed"), ("mixed1", "mixed")]
 BLOCKS = 40  # of 16 tokens, in each of the two pools
 # A prompt longer than a pool is computed by one worker after the other; from 900 tokens on by both at once.
 ELASTIC = {"elastic": "auto", "elastic_prompt_tokens": 900, "prompt_chunk": 64}
+# Ranks on GPUs tell nobody how far their layers are.
+SPREADS = DEVICE == "cpu"
+GPUS = int(os.environ.get("BATON_TEST_GPUS", "1"))
 LONGER_THAN_A_POOL = ids(800)
 SPREAD = ids(1100, 3)
 
@@ -46,6 +53,10 @@ class Requests:
     def two(self, ranks=(2, 2), **options):
         worker = {"pool_blocks": BLOCKS, "threads": 1, **options.pop("worker", {})}
         places = {name: {"ranks": each} for (name, _), each in zip(TWO, ranks)}
+        if DEVICE == "cuda":
+            for i, (name, _) in enumerate(TWO):
+                first = 2 * i % GPUS
+                places[name]["gpu"] = ",".join(str(first + rank) for rank in range(ranks[i]))
         return Three(workers=TWO, worker=worker, per_worker=places, scheduler=ELASTIC, **self.everywhere, **options)
 
     def check(self, *ranks):
@@ -54,7 +65,7 @@ class Requests:
             self.assertEqual([ask(cluster, LONGER_THAN_A_POOL), ask(cluster, SPREAD)], self.answers)
             self.assertEqual(self.grow(cluster).finish(), self.grown)
             numbers = counters(cluster)
-            self.assertEqual(numbers["spreads"], 1)
+            self.assertEqual(numbers["spreads"], int(SPREADS))
             self.assertEqual(numbers["spread_failures"], 0)
             self.assertGreaterEqual(numbers["growths"], 2)
             self.assertEqual(numbers["growth_blocks_moved"], 0)
@@ -63,11 +74,22 @@ class Requests:
             cluster.assert_at_rest()
 
 
-@unittest.skipUnless(DEVICE == "cpu", "refused on several GPUs")
+RANKS_HAVE_DEVICES = unittest.skipUnless(DEVICE == "cpu" or GPUS > 1, "ranks need a GPU each")
+
+
+@RANKS_HAVE_DEVICES
 class Groups(Requests, unittest.TestCase):
     def test_of_two_ranks_each(self):
         self.check(2, 2)
 
+    @unittest.skipUnless(DEVICE == "cuda", "on CPUs a pool has all heads")
+    def test_a_group_and_one_gpu_share_nothing(self):
+        with self.two((2, 1)) as cluster:
+            self.assertEqual(cluster.show("info")["max_context"], BLOCKS * 16)
+            self.assertEqual(ask(cluster, ids(300, 9)), ask(cluster, ids(300, 9)))
+            cluster.assert_at_rest()
+
+    @unittest.skipUnless(DEVICE == "cpu", "on GPUs a rank has a pool of its heads")
     def test_a_group_and_one_process(self):
         """A pool on CPUs has all heads, however many ranks write it."""
         self.check(2, 1)
@@ -100,7 +122,7 @@ class Latent(OfAFamily, unittest.TestCase):
         self.check(2, 2)
 
 
-@unittest.skipUnless(DEVICE == "cpu", "refused on several GPUs")
+@RANKS_HAVE_DEVICES
 class Deaths(Requests, unittest.TestCase):
     def serve(self, **options):
         worker = {"step_delay_ms": 10, "rank_timeout_s": 1, **options.pop("worker", {})}
@@ -108,8 +130,8 @@ class Deaths(Requests, unittest.TestCase):
 
     def amid_prompt(self, cluster):
         stream = self.begin(cluster)
-        wait_until(lambda: counters(cluster)["spreads"] == 1 and counters(cluster)["computed_tokens"] > 200, 20,
-                   "the prompt is under way")
+        wait_until(lambda: counters(cluster)["spreads"] == int(SPREADS)
+                   and counters(cluster)["computed_tokens"] > 200, 20, "the prompt is under way")
         self.assertEqual(stream.pieces, 0)
         return stream
 
@@ -194,6 +216,7 @@ class Deaths(Requests, unittest.TestCase):
             self.assertEqual(ask(cluster, LONGER_THAN_A_POOL), self.answers[0])
             cluster.assert_at_rest()
 
+    @unittest.skipUnless(SPREADS, "nobody waits for another worker's layers")
     def test_rank_0_stands_still(self):
         """The other worker has given up waiting for its layers, and computes the prompt alone."""
         with self.serve(worker={"pool_blocks": 3 * BLOCKS}) as cluster:

@@ -169,7 +169,7 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   o.max_table = static_cast<int>(kInputBytes / sizeof(std::int32_t));
   o.tokens_per_block = static_cast<int>(options_.tokens_per_block);
   if (options_.elastic && reads_in_place())
-    o.foreign_keys = foreign_keys(config, options_.max_context, memory.total);
+    o.foreign_keys = foreign_keys(config_of_rank(config, cut), options_.max_context, memory.total);
   o.kv_groups = options_.kv_groups;
   o.deterministic = options_.deterministic;
   o.chain = options_.chain;
@@ -268,7 +268,8 @@ Result<PoolExport> CudaExecutor::allocate_now(const PoolRequest& request) {
   packer_ = std::make_unique<GpuStepPacker>(*decoder_, g);
   late_rows_ = std::make_unique<GpuLateRows>(*decoder_, *packer_, *stream_);
   if (reads_in_place()) {
-    if (options_.in_place_keys < kAllInPlace && packer_->may_travel())
+    // Of several ranks, each would have to plan for its own neighbours: they read over the link.
+    if (group_ == nullptr && options_.in_place_keys < kAllInPlace && packer_->may_travel())
       holders_ = std::make_shared<HolderDevices>(
           device_.ordinal, kInputBytes,
           [&attention = decoder_->decode_attention()] { attention.load_over_pools(); });
@@ -285,7 +286,9 @@ Result<PoolExport> CudaExecutor::allocate_now(const PoolRequest& request) {
   // Streams wait for a worker that comes back to its pool: its graphs are recorded as steps need
   // them.
   if (!made.kept) record_graphs();
-  if (request.tells_layers && reads_in_place()) progress_.create(request);
+  // A layer is there when all ranks have it, which nobody tells: such workers compute the chunks of
+  // one prompt one after another.
+  if (request.tells_layers && reads_in_place() && group_ == nullptr) progress_.create(request);
   return PoolExport{g,
                     gather_handles(),
                     pool_->host_part().handle(),
@@ -467,6 +470,7 @@ void CudaExecutor::follow_on(const GpuRankStep& step, int index) {
   if (step.batch.rows > 0) {
     if (step.input_bytes > kInputBytes) throw std::logic_error("a step of rank 0 has no room here");
     std::memcpy(lane.inputs.data(), step.inputs, step.input_bytes);
+    find_pools(step, lane.inputs.data());
     cuda::copy_to_device(inputs_.data(), lane.inputs.data(), step.input_bytes, stream_->get());
     queue_rows(moved(step.batch, step.base, inputs_.data()), step.padded, step.chunks, lane, {});
   } else {

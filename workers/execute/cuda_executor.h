@@ -77,7 +77,8 @@ class CudaExecutor final : public Executor {
   Result<ModelShape> load(std::atomic<int>& percent) override;
   Result<PoolExport> allocate(const PoolRequest& request) override;
   std::unique_ptr<BlockReader> block_reader() override;
-  /// Ranks map no pool whole; and only Hopper has a kernel that gathers prompts' keys first.
+  /// Only Hopper has a kernel that gathers prompts' keys first. For ranks all parts are there
+  /// (find_pools(), RankBlockReader::place()), but have not run on devices yet.
   bool reads_in_place() const override { return options_.ranks == 1 && device_.major == 9; }
   void begin_term(Term term) override { progress_.begin_term(term); }
   void lacks_rows(Term term, StepId step) override { progress_.lacks_rows(term, step); }
@@ -116,6 +117,7 @@ class CudaExecutor final : public Executor {
   void hand_on(const RunStep& step, int padded, const GpuStepPacker::Packed& packed,
                const std::byte* inputs);
   void follow_on(const GpuRankStep& step, int index);
+  void find_pools(const GpuRankStep& step, std::byte* inputs) const;
   void wait_for_end(const Lane& lane);
   bool overdue(const Lane& lane) const;
   void record_graphs();

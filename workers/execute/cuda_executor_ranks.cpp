@@ -24,6 +24,23 @@ const std::string kGo = "go";
 constexpr std::size_t kMostWordBytes = 4096;
 constexpr std::size_t kMostChoicesBytes = std::size_t{16} << 20U;
 
+/// The others' mappings of them lie elsewhere.
+std::vector<GpuRankStep::PoolName> pools_named(const RunStep& step, const PoolNumbers& pools) {
+  std::vector<GpuRankStep::PoolName> named;
+  for (const BatchRow& row : step.rows) {
+    for (const TablePart& part : row.before) {
+      if (std::any_of(named.begin(), named.end(), [&](const GpuRankStep::PoolName& name) {
+            return name.allocation == part.allocation;
+          }))
+        continue;
+      const auto found = pools.find(part.allocation);
+      if (!found) throw std::logic_error("a row names a pool that is not mapped");
+      if (found->number > 0) named.push_back({part.allocation, found->number});
+    }
+  }
+  return named;
+}
+
 }  // namespace
 
 RankGroupOptions CudaExecutor::Options::group_options() const {
@@ -154,6 +171,7 @@ void CudaExecutor::hand_on(const RunStep& step, int padded, const GpuStepPacker:
   told.batch = packed.batch;
   told.base = inputs_.data();
   if (!step.rows.empty()) told.chunks = packer_->chunks();
+  if (step.reads_in_place) told.pools = pools_named(step, *pools_);
   told.inputs = inputs;
   told.input_bytes = packed.bytes;
   encode_gpu_step(told, step_bytes_);
@@ -162,6 +180,19 @@ void CudaExecutor::hand_on(const RunStep& step, int padded, const GpuStepPacker:
   } catch (const RankLost& lost) {
     ranks_.tell_lost(lost.what());
     throw;
+  }
+}
+
+/// Puts into the upload how far this rank's mappings lie from its own pool. Throws std::logic_error
+/// where a pool is not there: rank 0 names what all ranks have mapped.
+void CudaExecutor::find_pools(const GpuRankStep& step, std::byte* inputs) const {
+  if (step.pools.empty()) return;
+  auto* const offsets = reinterpret_cast<std::int64_t*>(
+      inputs + (reinterpret_cast<const std::byte*>(step.batch.pool_offsets) - step.base));
+  for (const GpuRankStep::PoolName& pool : step.pools) {
+    const auto found = pools_->find(pool.allocation);
+    if (!found) throw std::logic_error("a step of rank 0 reads a pool that is not mapped here");
+    offsets[pool.number] = found->offset / std::int64_t{sizeof(cuda::Bf16)};
   }
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "workers/execute/raw_bytes.h"
+#include "workers/pool/pool_ids.h"
 
 namespace baton {
 
@@ -18,6 +19,7 @@ constexpr std::size_t kPage = 4096;
 struct StepHead {
   std::uint32_t copies = 0;
   std::uint32_t chunks = 0;
+  std::uint64_t pools = 0;
   std::uint64_t input_bytes = 0;
   std::int32_t padded = 0;
   const std::byte* base = nullptr;
@@ -102,6 +104,7 @@ void encode_gpu_step(const GpuRankStep& step, std::string& bytes) {
   StepHead head;
   head.copies = static_cast<std::uint32_t>(step.copies.size());
   head.chunks = static_cast<std::uint32_t>(step.chunks.size());
+  head.pools = step.pools.size();
   head.input_bytes = step.input_bytes;
   head.padded = step.padded;
   head.base = step.base;
@@ -109,6 +112,7 @@ void encode_gpu_step(const GpuRankStep& step, std::string& bytes) {
   put(bytes, &head, 1);
   put(bytes, step.copies.data(), step.copies.size());
   put(bytes, step.chunks.data(), step.chunks.size());
+  put(bytes, step.pools.data(), step.pools.size());
   put(bytes, step.inputs, step.input_bytes);
 }
 
@@ -117,12 +121,15 @@ Status decode_gpu_step(const std::string& bytes, GpuRankStep& step) {
   StepHead head;
   if (bytes.size() < sizeof head) return bad();
   std::memcpy(&head, bytes.data(), sizeof head);
+  if (head.pools > kMostPools) return bad();
   const std::size_t lists = std::size_t{head.copies} * sizeof(CopyOp) +
-                            std::size_t{head.chunks} * sizeof(cuda::AttentionRow);
+                            std::size_t{head.chunks} * sizeof(cuda::AttentionRow) +
+                            head.pools * sizeof(GpuRankStep::PoolName);
   if (bytes.size() - sizeof head != lists + head.input_bytes) return bad();
   const char* at = bytes.data() + sizeof head;
   at = take(at, head.copies, step.copies);
   at = take(at, head.chunks, step.chunks);
+  at = take(at, head.pools, step.pools);
   step.inputs = reinterpret_cast<const std::byte*>(at);
   step.input_bytes = head.input_bytes;
   step.padded = head.padded;

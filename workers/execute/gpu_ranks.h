@@ -50,6 +50,12 @@ struct GpuRankStep {
   GpuBatch batch;  // no rows: copies alone. Its pointers lie in `base`
   const std::byte* base = nullptr;
   std::vector<cuda::AttentionRow> chunks;
+  /// Other workers' pools that tables name: a rank's mappings lie elsewhere than rank 0's.
+  struct PoolName {
+    AllocationId allocation = 0;
+    std::uint64_t number = 0;  // as tables have it, and batch.pool_offsets
+  };
+  std::vector<PoolName> pools;
   const std::byte* inputs = nullptr;  // to upload: in the bytes that were decoded
   std::size_t input_bytes = 0;
 };

@@ -119,8 +119,11 @@ Status RankBlockReader::copy(MappedPool& exported, const Pull& pull) {
 }
 
 Status RankBlockReader::place(MappedPool& exported, const Pull& pull) {
-  if (copies_ == Copies::by_all) return BlockReader::place(exported, pull);
   auto& mapped = static_cast<Mapped&>(exported);
+  if (copies_ == Copies::by_all) {  // and all have mapped it
+    return all_do(ask_of(Ask::place, mapped.number(), &pull),
+                  [&] { return own_->place(mapped.own(), pull); });
+  }
   if (mapped.number() != kHere) return {};
   const std::uint64_t number = ++last_;
   const Status status =
@@ -153,13 +156,16 @@ void follow_pulls(BlockReader& own, Collective& all) {
       const auto message = decode_to_worker(std::string_view(bytes).substr(sizeof head));
       const Pull* pull = message.ok() ? std::get_if<Pull>(&message.value()) : nullptr;
       if (pull == nullptr) throw std::logic_error("a pull of rank 0 that cannot be read");
-      if (head.ask == Ask::map || head.ask == Ask::place) {
+      const auto known = mappings.find(head.mapping);
+      if (head.ask == Ask::copy) {
+        status = own.copy(*mappings.at(head.mapping), *pull);
+      } else if (known != mappings.end()) {
+        status = own.place(*known->second, *pull);
+      } else {
         auto mapped = own.map(*pull);
         status = mapped.ok() ? Status() : mapped.status();
         if (status.ok() && head.ask == Ask::place) status = own.place(*mapped.value(), *pull);
         if (status.ok()) mappings[head.mapping] = std::move(mapped).value();
-      } else {
-        status = own.copy(*mappings.at(head.mapping), *pull);
       }
     }
     if (status = outcome(all, status); !status.ok()) spdlog::debug("{}", status.message());

@@ -27,7 +27,7 @@ class RankBlockReader final : public BlockReader {
                   std::function<void(const RankLost&)> on_lost);
   Result<std::unique_ptr<MappedPool>> map(const Pull& pull) override;
   Status copy(MappedPool& exported, const Pull& pull) override;
-  /// Where rank 0 copies. On return every rank has mapped it, or none.
+  /// On return every rank can read it in place, or no step names it.
   Status place(MappedPool& exported, const Pull& pull) override;
   Result<std::vector<std::uint64_t>> sums(const std::vector<BlockId>& blocks) override;
 

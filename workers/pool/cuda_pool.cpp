@@ -231,7 +231,7 @@ Status CudaBlockReader::place(MappedPool& exported, const Pull& pull) {
   }
   std::unique_ptr<HeldPool> held;
   if (options_.holders) {
-    const PoolRank& rank = pull.ranks.front();
+    const PoolRank& rank = pull.ranks[static_cast<std::size_t>(source.heads.rank)];
     held = options_.holders->map(rank.device, rank.handle);
   }
   const Status status = options_.pools->add(pull.allocation, source.memory->data(), mapped.blocks,

@@ -52,6 +52,13 @@ bool PoolNumbers::resolve(const BatchRow& row, std::vector<BlockId>& ids) const 
   return resolve_row(row, places_, ids);
 }
 
+std::optional<PoolNumbers::Found> PoolNumbers::find(AllocationId allocation) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = places_.find(allocation);
+  if (it == places_.end()) return std::nullopt;
+  return Found{it->second.number(), distance(places_.at(own_).begin, it->second.begin)};
+}
+
 std::vector<std::int64_t> PoolNumbers::offsets() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::int64_t> offsets(1, 0);

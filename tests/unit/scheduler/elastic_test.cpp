@@ -1,5 +1,6 @@
 // A request over several workers: where its extents lie, who runs it, and what takes it off them.
 #include "scheduler/plan/elastic.h"
+#include "scheduler/apply/reachability.h"
 
 #include <gtest/gtest.h>
 
@@ -77,6 +78,20 @@ class Elastic : public testing::Test {
   Cluster c;
   std::vector<LinkId> links;
 };
+
+/// Ranks on GPUs have a pool of their heads each: such blocks mean something to as many ranks
+/// alone.
+TEST_F(Elastic, WhatHasOtherHeadsIsNotShared) {
+  const std::vector<PoolRank> ranks = {{"GPU-0", "a"}, {"GPU-1", "b"}};
+  c.state.workers[0].store.offer.ranks = ranks;
+  EXPECT_FALSE(may_read_in_place(c.state, c.state.workers[0], c.state.workers[1]));
+  EXPECT_FALSE(may_read_in_place(c.state, c.state.workers[1], c.state.workers[0]));
+  EXPECT_TRUE(may_read_in_place(c.state, c.state.workers[1], c.state.workers[2]));
+  EXPECT_LT(max_context(c.state), 60U);
+  for (Worker& worker : c.state.workers) worker.store.offer.ranks = ranks;
+  EXPECT_TRUE(may_read_in_place(c.state, c.state.workers[0], c.state.workers[1]));
+  EXPECT_EQ(max_context(c.state), 60U);
+}
 
 TEST_F(Elastic, TheContextIsTheSumOfThePools) {
   EXPECT_EQ(max_context(c.state), 60U);

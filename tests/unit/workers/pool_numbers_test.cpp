@@ -79,6 +79,17 @@ TEST(PoolNumbers, NumbersAreUsedAgainAndEnd) {
   EXPECT_LT(std::uint64_t{kMostPools - 1} << kPoolBlockBits | (kMostPoolBlocks - 1), 1ULL << 31);
 }
 
+/// Ranks of a worker have their mappings at other addresses, and may have them under other numbers.
+TEST(PoolNumbers, OneIsFoundByItsAllocation) {
+  PoolNumbers pools(kOwn, at(1 << 20), 100);
+  ASSERT_TRUE(pools.add(8, at(3 << 20), 50).ok());
+  EXPECT_EQ(pools.find(8)->number, 1U);
+  EXPECT_EQ(pools.find(8)->offset, 2 << 20);
+  EXPECT_EQ(pools.find(kOwn)->number, 0U);
+  pools.remove(8);
+  EXPECT_FALSE(pools.find(8));
+}
+
 /// The same pool has two addresses: one for each device that may read it.
 TEST(PoolNumbers, AnotherDeviceMaySeeIt) {
   PoolNumbers pools(kOwn, at(1 << 20), 100);

@@ -125,6 +125,41 @@ TEST_F(RankPulls, OneRankThatCannotMapItIsEnough) {
   EXPECT_EQ(mappings(), (std::vector{0, 0, 0}));
 }
 
+/// On GPUs, where each rank has a pool of its heads, all have mapped it before any reads it in
+/// place.
+TEST(RankPullsOnGpus, AMappingIsPlacedByAllOnce) {
+  const ExchangeMemory memory = ExchangeMemory::create(2).value();
+  Collective first(memory, 0);
+  Collective second(memory, 1);
+  CountedReader other;
+  std::thread follower([&] { EXPECT_THROW(follow_pulls(other, second), RankLost); });
+  {
+    auto own = std::make_unique<CountedReader>();
+    CountedReader& counted = *own;
+    RankBlockReader reader(std::move(own), first, RankBlockReader::Copies::by_all,
+                           [](const RankLost&) {});
+    Pull pull;
+    pull.allocation = 5;
+    auto mapped = reader.map(pull);
+    ASSERT_TRUE(mapped.ok());
+    EXPECT_EQ(other.mapped, 1);
+    EXPECT_EQ(other.placed, 0);
+    other.cannot_place = true;
+    EXPECT_EQ(reader.place(*mapped.value(), pull).message(), "rank 1: no addresses are left");
+    other.cannot_place = false;
+    EXPECT_TRUE(reader.place(*mapped.value(), pull).ok());
+    EXPECT_EQ(other.mapped, 1) << "the same mapping";
+    EXPECT_EQ(other.placed, 1);
+    EXPECT_EQ(counted.mapped, 1);
+    EXPECT_TRUE(reader.copy(*mapped.value(), pull).ok());
+    EXPECT_EQ(other.copies, 1);
+    mapped.value().reset();
+    EXPECT_EQ(other.mapped, 0);
+  }
+  Collective::abort(memory, 0);
+  follower.join();
+}
+
 /// Nobody answers for the rank. What the reader does then takes until this process has ended.
 TEST(RankPullsOfAFrozenRank, AreToldAsItsLoss) {
   struct Told {};
