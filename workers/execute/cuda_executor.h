@@ -137,18 +137,18 @@ class CudaExecutor final : public Executor {
   std::string weights_name_;   // what most of the weights are kept in
   UniqueFd weights_link_;      // says that this process uses shared weights
   KvGeometry shape_;
-  int all_kv_heads_ = 0;                   // of the model; shape_ has this rank's
-  LedRanks ranks_;                         // rank 0's
-  RankGroup* group_ = nullptr;             // null: there are no other ranks
+  int all_kv_heads_ = 0;        // of the model; shape_ has this rank's
+  LedRanks ranks_;              // rank 0's
+  RankGroup* group_ = nullptr;  // null: there are no other ranks
   std::unique_ptr<GpuExchange> exchange_;
   std::string step_bytes_;  // reused
   std::unique_ptr<cuda::OwnedStream> stream_;
   std::unique_ptr<GpuDecoder> decoder_;
   std::unique_ptr<CudaPool> pool_;
-  std::shared_ptr<PoolNumbers> pools_;  // that rows may name blocks of
+  std::shared_ptr<PoolNumbers> pools_;      // that rows may name blocks of
   std::shared_ptr<HolderDevices> holders_;  // on which some of them lie
   std::unique_ptr<GpuTravel> travel_;
-  ResolvedRows resolved_;               // of the step that is being launched
+  ResolvedRows resolved_;  // of the step that is being launched
   std::unique_ptr<CudaCopies> copies_;
   std::unique_ptr<GpuStepPacker> packer_;
   std::unique_ptr<GpuLateRows> late_rows_;
