@@ -24,14 +24,6 @@ namespace baton {
 
 namespace {
 
-/// Whether each rank has a pool of its own, with its part of the heads: how many a pool has then
-/// says nothing of the model, and the fingerprint says all.
-bool cut_by_heads(const Hello& hello) {
-  return std::any_of(hello.ranks.begin(), hello.ranks.end(), [&](const PoolRank& rank) {
-    return rank.handle != hello.ranks.front().handle;
-  });
-}
-
 /// Names the first difference that forbids moving KV (or a request) between two workers.
 std::string difference(const Hello& a, const Hello& b) {
   const auto differs = [](const char* field, std::uint64_t x, std::uint64_t y) {
@@ -42,8 +34,9 @@ std::string difference(const Hello& a, const Hello& b) {
   }
   if (a.dtype != b.dtype) return differs("KV dtype", a.dtype, b.dtype);
   if (a.layers != b.layers) return differs("layers", a.layers, b.layers);
-  const bool same_heads = !cut_by_heads(a) && !cut_by_heads(b);
-  if (same_heads && a.kv_heads != b.kv_heads) return differs("KV heads", a.kv_heads, b.kv_heads);
+  // Of pools with a part of the heads, numbers say nothing of the model; the fingerprint says all.
+  const bool whole = parts_of_heads(a) == 1 && parts_of_heads(b) == 1;
+  if (whole && a.kv_heads != b.kv_heads) return differs("KV heads", a.kv_heads, b.kv_heads);
   if (a.head_dim != b.head_dim) return differs("head_dim", a.head_dim, b.head_dim);
   if (a.tokens_per_block != b.tokens_per_block) {
     return differs("tokens_per_block", a.tokens_per_block, b.tokens_per_block);
@@ -55,7 +48,7 @@ std::string difference(const Hello& a, const Hello& b) {
     return differs("groups of layers", a.windows.size(), b.windows.size()) + ", " +
            differs("their windows together", sum(a), sum(b));
   }
-  if (same_heads && a.block_bytes != b.block_bytes)
+  if (whole && a.block_bytes != b.block_bytes)
     return differs("block bytes", a.block_bytes, b.block_bytes);
   return "";
 }

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <set>
-#include <string_view>
 
 #include "scheduler/apply/blame.h"
 #include "scheduler/apply/reachability.h"
@@ -99,13 +97,15 @@ bool reads_in_place(const Worker& reader, const Worker& exporter) {
   return reader.peer.readable.count(exporter.store.allocation()) != 0;
 }
 
+std::size_t parts_of_heads(const Hello& hello) {
+  const bool cut = std::any_of(hello.ranks.begin(), hello.ranks.end(), [&](const PoolRank& rank) {
+    return rank.handle != hello.ranks.front().handle;
+  });
+  return cut ? hello.ranks.size() : 1;
+}
+
 bool same_heads(const Worker& a, const Worker& b) {
-  const auto pools = [](const Worker& w) {
-    std::set<std::string_view> handles;
-    for (const PoolRank& rank : w.store.offer.ranks) handles.insert(rank.handle);
-    return handles.size();
-  };
-  return pools(a) == pools(b);
+  return parts_of_heads(a.store.offer) == parts_of_heads(b.store.offer);
 }
 
 /// Each of the later ones must read all those before it; between the same workers growth may go

@@ -33,8 +33,11 @@ bool may_span(const State& state, const Request& request);
 /// `reader` computes rows that read the pool of `exporter` in place.
 bool reads_in_place(const Worker& reader, const Worker& exporter);
 
-/// Their blocks hold the same heads. A rank on a GPU has a pool of its own heads, so both have as
-/// many ranks there; on CPUs there is one pool with all heads, however many ranks write it.
+/// How many pools a worker's heads are cut over. A rank on a GPU has a pool of its own heads; on
+/// CPUs there is one with all heads, however many ranks write it: 1.
+std::size_t parts_of_heads(const Hello& hello);
+
+/// Their blocks hold the same heads.
 bool same_heads(const Worker& a, const Worker& b);
 
 /// Both ways, and what one has computed the other may go on with.

@@ -1,9 +1,9 @@
 // A request over several workers: where its extents lie, who runs it, and what takes it off them.
 #include "scheduler/plan/elastic.h"
-#include "scheduler/apply/reachability.h"
 
 #include <gtest/gtest.h>
 
+#include "scheduler/apply/reachability.h"
 #include "tests/unit/scheduler/cluster.h"
 
 namespace baton::test {
