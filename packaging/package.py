@@ -164,11 +164,15 @@ def stage_programs(bin_folder, target, libs, toolkit="bundled"):
     return debians
 
 
+def dependencies():
+    return pathlib.Path(os.environ.get("BATON_DEPS", ROOT / ".deps"))
+
+
 def stage(base, version, helps, date):
     """The tree under a prefix, without configurations and units. Returns Debian's libraries."""
     lib = base / "lib" / "baton"
     debians = stage_programs(ROOT / "build" / "cpu" / "bin", lib / "bin", lib / "lib")
-    deps = pathlib.Path(os.environ.get("BATON_DEPS", ROOT / ".deps"))
+    deps = dependencies()
     # The front end looks for Jinja2 beside its folder.
     shutil.copytree(deps / "python", lib / "python", ignore=shutil.ignore_patterns("__pycache__", "stamp"))
     launcher = (ROOT / "baton").read_text()
@@ -193,7 +197,7 @@ def stage(base, version, helps, date):
     write(share / "fish" / "vendor_completions.d" / "baton.fish", completions.fish(tables))
     (share / "fish" / "vendor_completions.d" / "baton-ctl.fish").symlink_to("baton.fish")
     document = share / "doc" / "baton"
-    copyright_file(document / "copyright", deps)
+    copyright_file(document / "copyright", dependencies_licences(deps))
     copy(ROOT / "CHANGELOG.md", document / "CHANGELOG.md")
     for name in ("README.md", "docs/install.md", "docs/api.md", "docs/models.md", "docs/reliability.md"):
         copy(ROOT / name, document / pathlib.Path(name).name)
@@ -207,16 +211,29 @@ def stage_cuda(base, programs, toolkit):
     debians = stage_programs(programs, lib / "cuda" / "bin", lib / "lib", toolkit)
     (lib / "cuda" / "lib").symlink_to("../lib")
     (lib / "cuda" / "python").symlink_to("../python")
+    bundled = [("libcublasLt (NVIDIA CUDA)", cuda_licence(dependencies()))] if toolkit == "bundled" else []
+    copyright_file(base / "share" / "doc" / "baton-cuda" / "copyright", bundled)
     return debians
 
 
-def copyright_file(target, deps):
+def copyright_file(target, licences):
+    """Baton's licence and those of what a package bundles: pairs of a title and a file."""
     parts = ["Baton\n\n" + (ROOT / "LICENSE").read_text()]
-    for licence in sorted([*deps.glob("torch/**/LICENSE"), *deps.glob("xgrammar/LICENSE"), *deps.glob("xgrammar/NOTICE"),
-                           *deps.glob("python/*/licenses/*")]):
-        name = licence.relative_to(deps).parts[0 if "python" not in licence.parts else 1]
-        parts.append(f"{name} ({licence.name})\n\n" + licence.read_text(errors="replace"))
+    parts += [f"{title}\n\n" + file.read_text(errors="replace") for title, file in licences]
     write(target, ("\n" + "-" * 80 + "\n\n").join(parts))
+
+
+def dependencies_licences(deps):
+    files = sorted([*deps.glob("torch/**/LICENSE"), *deps.glob("xgrammar/LICENSE"), *deps.glob("xgrammar/NOTICE"),
+                    *deps.glob("python/*/licenses/*")])
+    named = [(f"{file.relative_to(deps).parts[file.relative_to(deps).parts[0] == 'python']} ({file.name})", file)
+             for file in files]
+    return [*named, ("libcudart, libcupti (NVIDIA CUDA)", cuda_licence(deps))]
+
+
+def cuda_licence(deps):
+    """The terms of all of CUDA's libraries; they came with the run-time library that libtorch needs."""
+    return deps / "torch" / "cuda" / "License.txt"
 
 
 def stage_configurations(target, model, names):
@@ -255,8 +272,8 @@ def build_deb(tree, control_text, scripts, output, level):
     conffiles = "".join(f"/{path.relative_to(tree)}\n" for path in files if path.is_relative_to(tree / "etc"))
     if conffiles:
         write(folder / "conffiles", conffiles)
-    for script in scripts:
-        copy(HERE / f"{script}.sh", folder / script, 0o755)
+    for script, file in scripts.items():
+        write(folder / script, "#!/bin/sh\nset -e\n" + (HERE / "services.sh").read_text() + (HERE / file).read_text(), 0o755)
     if level is None:
         return
     run("dpkg-deb", "--root-owner-group", "-Zzstd", f"-z{level}", "--build", tree, output)
@@ -279,7 +296,7 @@ def package_cpu(tree, work, version, level, output):
     text = control("baton", version, needs, "server for large language models\n"
                    " Serves a model over HTTP (the OpenAI API and others) from separate processes on one host,\n"
                    " each of which may be killed or upgraded while streams go on. A demo model is included.")
-    build_deb(tree, text, ["postinst", "prerm", "postrm"], output, level)
+    build_deb(tree, text, {"postinst": "postinst.sh", "prerm": "prerm.sh", "postrm": "postrm.sh"}, output, level)
 
 
 def package_cuda(tree, work, version, level, output):
@@ -288,7 +305,7 @@ def package_cuda(tree, work, version, level, output):
     text = control("baton-cuda", version, needs, "server for large language models, on NVIDIA GPUs\n"
                    " The programs of Baton with the CUDA backend. Needed, and in no package of Debian's: a driver that\n"
                    " runs CUDA 13 (580 or later).")
-    build_deb(tree, text, [], output, level)
+    build_deb(tree, text, {"postinst": "cuda-postinst.sh", "prerm": "cuda-prerm.sh"}, output, level)
 
 
 def archive(trees, debians, work, version, level, output):

@@ -1,6 +1,4 @@
-#!/bin/sh
 # After files are in place. An upgrade stops nothing: what runs is replaced one process after the other, streams go on.
-set -e
 
 if [ "$1" = configure ]; then
   if ! getent passwd baton >/dev/null; then
@@ -9,13 +7,7 @@ if [ "$1" = configure ]; then
   fi
   if [ -d /run/systemd/system ]; then
     systemctl daemon-reload || :
-    # Not waited for: models load meanwhile. systemctl status and the journal tell how it went.
-    if [ -n "$2" ] && [ "$(sed -n 's/^RELOAD_ON_UPGRADE=//p' /etc/default/baton 2>/dev/null)" != no ]; then
-      systemctl list-units --plain --no-legend --state=active 'baton@*.service' | while read -r unit rest; do
-        echo "baton: $unit is replaced process by process (systemctl reload $unit)"
-        systemctl reload --no-block "$unit" </dev/null || :
-      done
-    fi
+    if [ -n "$2" ]; then reload_services cpu; fi
   fi
   # Those that systemd does not know: their owner may do it.
   if [ -n "$2" ]; then

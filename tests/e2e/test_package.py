@@ -247,12 +247,51 @@ class Cuda(unittest.TestCase):
         self.assertFalse([file for file in files if (first / file).exists()], "no file is in both")
         lib = "usr/lib/baton/"
         self.assertEqual({f"{lib}cuda/bin/baton-{name}" for name in PROGRAMS} | {f"{lib}lib/libcublasLt.so.13",
-                         "etc/baton/1p1d-cuda.yaml"}, {file for file in files if not (self.tree / file).is_symlink()})
+                         "etc/baton/1p1d-cuda.yaml", "usr/share/doc/baton-cuda/copyright"}, {file for file in files if not (self.tree / file).is_symlink()})
         control = (self.tree / "DEBIAN" / "control").read_text()
         self.assertIn("baton (= 9.8.7)", re.search(r"Depends: (.*)", control).group(1))
         self.assertNotIn("cublas", control)
         run("dpkg-deb", "--root-owner-group", "-Znone", "--build", self.tree, self.folder / "cuda.deb")
         self.assertEqual("baton-cuda\n", run("dpkg-deb", "--field", self.folder / "cuda.deb", "Package"))
+
+    def test_the_licences_of_what_is_bundled(self):
+        terms = "redistributable"
+        for package, bundled in (("baton", "libcudart, libcupti"), ("baton-cuda", "libcublasLt")):
+            text = (self.tree.parent / package / "usr/share/doc" / package / "copyright").read_text()
+            self.assertIn(bundled, text)
+            self.assertIn(terms, text.lower())
+            self.assertIn((ROOT / "LICENSE").read_text(), text)
+
+    def system_calls(self, package, script, *arguments, before=""):
+        """What a script asks of systemd where one service on CPUs and one on GPUs run."""
+        home = pathlib.Path(folders.temporary(self, "baton-scripts-"))
+        (home / "baton").mkdir()
+        (home / "baton" / "plain.yaml").write_text("# device: cuda is another one\nworkers: [{name: a, role: mixed}]\n")
+        (home / "baton" / "gpu.yaml").write_text("worker: {device: cuda}\n")
+        (home / "default").write_text(before)
+        (home / "systemctl").write_text(f'#!/bin/sh\ncase $1 in list-units) echo "baton@plain.service loaded active running x"\n'
+                                        f'echo "baton@gpu.service loaded reloading reload x" ;; '
+                                        f'*) echo "$*" >>{home}/calls ;; esac\n')
+        (home / "getent").write_text("#!/bin/sh\n")  # the user exists
+        for program in ("systemctl", "getent"):
+            (home / program).chmod(0o755)
+        text = (self.tree.parent / package / "DEBIAN" / script).read_text()
+        for there, here in (("/run/systemd/system", home), ("/etc/baton", home / "baton"), ("/etc/default/baton", home / "default")):
+            text = text.replace(there, str(here))
+        (home / script).write_text(text)
+        run("sh", home / script, *arguments, env={"PATH": f"{home}:{os.environ['PATH']}"})
+        calls = home / "calls"
+        return calls.read_text().splitlines() if calls.exists() else []
+
+    def test_each_package_tends_the_services_of_its_own_programs(self):
+        reload = "reload --no-block baton@{}.service"
+        self.assertEqual(["daemon-reload", reload.format("plain")], self.system_calls("baton", "postinst", "configure", "9.8.6"))
+        self.assertEqual([reload.format("gpu")], self.system_calls("baton-cuda", "postinst", "configure", "9.8.6"))
+        self.assertEqual([], self.system_calls("baton-cuda", "postinst", "configure", ""), "the first installation")
+        self.assertEqual([], self.system_calls("baton-cuda", "postinst", "configure", "9.8.6", before="RELOAD_ON_UPGRADE=no\n"))
+        self.assertEqual(["stop baton@gpu.service"], self.system_calls("baton-cuda", "prerm", "remove"))
+        self.assertEqual([], self.system_calls("baton-cuda", "prerm", "upgrade", "9.8.8"))
+        self.assertEqual(["stop baton@*.service"], self.system_calls("baton", "prerm", "remove"))
 
     def test_the_worker_finds_the_toolkits_library_where_it_is_installed(self):
         root = self.folder / "root"
