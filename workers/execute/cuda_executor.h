@@ -77,9 +77,8 @@ class CudaExecutor final : public Executor {
   Result<ModelShape> load(std::atomic<int>& percent) override;
   Result<PoolExport> allocate(const PoolRequest& request) override;
   std::unique_ptr<BlockReader> block_reader() override;
-  /// Only Hopper has a kernel that gathers prompts' keys first. For ranks all parts are there
-  /// (find_pools(), RankBlockReader::place()), but have not run on devices yet.
-  bool reads_in_place() const override { return options_.ranks == 1 && device_.major == 9; }
+  /// Only Hopper has a kernel that gathers prompts' keys first.
+  bool reads_in_place() const override { return device_.major == 9; }
   void begin_term(Term term) override { progress_.begin_term(term); }
   void lacks_rows(Term term, StepId step) override { progress_.lacks_rows(term, step); }
   int steps_at_once() const override { return kSteps; }

@@ -26,11 +26,23 @@ namespace {
 
 using namespace expert_ring;
 
+constexpr int kFewWarps = 8;  // that multiply; sixteen take as long
+constexpr int kMultiplyingFew = kFewWarps * kLanes;
 constexpr int kMostRows = kColumns;
-constexpr int kMostLines = 64;         // rows * active
-constexpr int kMostExperts = 512;      // whose choice has its room in any ring
-constexpr int kMostBytes = 200 << 10;  // of dynamic shared memory
-constexpr int kThreads = kMultiplying + kLanes;
+constexpr int kMostLines = 64;     // rows * active
+constexpr int kMostExperts = 512;  // whose choice has its room in any ring
+constexpr int kThreads = kMultiplyingFew + kLanes;
+
+/// What a CTA takes of its multiprocessor.
+struct Room {
+  int bytes;         // of dynamic shared memory
+  int stage_target;  // of a stage, at most
+};
+constexpr Room kAlone{200 << 10, 32 << 10};
+/// So that CTAs of both kernels are there at the same time: the second one asks for its weights
+/// while the first one still reads. With the stages of kAlone there would be only two of them.
+constexpr Room kBesides{100 << 10, 16 << 10};
+constexpr int kBesidesRows = 2;  // for more, more bytes on the way count for more
 
 struct FewArguments {
   Matrix m;
@@ -103,7 +115,7 @@ __device__ void choose(const FewArguments& a, unsigned* takers, Choice& c) {
 
 /// The parts of a CTA's shared memory, and its barriers.
 struct Shared {
-  float partial[2][Partial<1>::kFloats];
+  float partial[2][Partial<1, kFewWarps>::kFloats];
   Choice choice;
   uint4 nought;
   std::uint64_t full[kMostStages];
@@ -113,8 +125,8 @@ struct Shared {
 
 __device__ __forceinline__ void begin(const FewArguments& a, const Ring& ring, Shared& shared,
                                       std::uint8_t* x, int x_rows) {
-  if (threadIdx.x == kMultiplying) {
-    ring.init();
+  if (threadIdx.x == kMultiplyingFew) {
+    ring.init(kFewWarps);
     hopper::barrier_init(&shared.x_full, 1);
     hopper::barrier_init_done();
   }
@@ -140,8 +152,8 @@ __device__ __forceinline__ void finish_up(const FewArguments& a, const float* pa
   const int line = choice.line[which][lane % 4 * 2 + element];
   if (line < 0) return;
   const int feature = 8 * tile + lane / 4;
-  float gate = Partial<1>::total(partial, lane, 0, element);
-  float up = Partial<1>::total(partial, lane, 0, element + 2);
+  float gate = Partial<1, kFewWarps>::total(partial, lane, 0, element);
+  float up = Partial<1, kFewWarps>::total(partial, lane, 0, element + 2);
   if (a.rule.up_bias != nullptr) {
     const float* bias = a.rule.up_bias + std::int64_t{choice.expert[which]} * a.m.out;
     gate += bias[feature];
@@ -154,7 +166,7 @@ __device__ __forceinline__ void finish_up(const FewArguments& a, const float* pa
 #endif  // BATON_HOPPER
 
 template <ExpertFormat kFormat>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kThreads, 2)
     few_up_kernel(const __grid_constant__ CUtensorMap map, const FewArguments a) {
 #ifdef BATON_HOPPER
   extern __shared__ std::uint8_t dynamic[];  // ring, x
@@ -168,7 +180,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   grid_wait();
   grid_release();
-  if (threadIdx.x == kMultiplying) copy_rows(a, x, a.rows, &shared.x_full);
+  if (threadIdx.x == kMultiplyingFew) copy_rows(a, x, a.rows, &shared.x_full);
   choose(a, reinterpret_cast<unsigned*>(ring.memory), shared.choice);
   const Choice& choice = shared.choice;
   const int works = choice.experts * a.m.tiles;
@@ -182,7 +194,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     ++which;
   };
   Place place;
-  if (warp == kWarps) {
+  if (warp == kFewWarps) {
     if (lane != 0) return;
     const std::uint64_t policy = hopper::policy_evict_first();
     for (int work = first; work < last; ++work, next()) {
@@ -201,14 +213,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   Sums<1> sums;
   for (int work = first, turn = 0; work < last; ++work, ++turn, next()) {
     sums.clear();
-    multiply_tile<kFormat, 1>(a.m, ring, place, warp, lane, inputs, sums);
+    multiply_tile<kFormat, 1, kFewWarps>(a.m, ring, place, warp, lane, inputs, sums);
     // The other buffer may still be read by slower warps; this one was before the last barrier.
     float* const partial = shared.partial[turn % 2];
 #pragma unroll
-    for (int e = 0; e < 4; ++e) Partial<1>::put(partial, warp, lane, 0, e, sums.of(0, e));
-    hopper::sync_threads(1, kMultiplying);
+    for (int e = 0; e < 4; ++e)
+      Partial<1, kFewWarps>::put(partial, warp, lane, 0, e, sums.of(0, e));
+    hopper::sync_threads(1, kMultiplyingFew);
     // Two warps end a tile, others each time.
-    const int element = (warp + kWarps - turn * 2 % kWarps) % kWarps;
+    const int element = (warp + kFewWarps - turn * 2 % kFewWarps) % kFewWarps;
     if (element < 2) finish_up(a, partial, choice, which, tile, lane, element);
     __syncwarp();
   }
@@ -216,7 +229,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <ExpertFormat kFormat>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kThreads, 2)
     few_down_kernel(const __grid_constant__ CUtensorMap map, const FewArguments a) {
 #ifdef BATON_HOPPER
   extern __shared__ std::uint8_t dynamic[];  // ring, x
@@ -230,7 +243,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   choose(a, reinterpret_cast<unsigned*>(ring.memory), shared.choice);
   const Choice& choice = shared.choice;
   Place place;
-  if (warp == kWarps) {
+  if (warp == kFewWarps) {
     if (lane != 0) return;
     const std::uint64_t policy = hopper::policy_evict_first();
     int asked = 0;
@@ -260,7 +273,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   int turn = 0;
   for (int tile = static_cast<int>(blockIdx.x); tile < a.m.tiles;
        tile += static_cast<int>(gridDim.x), ++turn) {
-    const int element = (warp + kWarps - turn * 4 % kWarps) % kWarps;
+    const int element = (warp + kFewWarps - turn * 4 % kFewWarps) % kFewWarps;
     const int feature = kExpertTile * tile + lane / 4 + element / 2 * 8;
     const int row = lane % 4 * 2 + element % 2;
     const bool ends = element < 4 && row < a.rows;
@@ -273,11 +286,11 @@ __global__ void __launch_bounds__(kThreads, 1)
       inputs.point(0, lane, line < 0 ? -1 : x_at + line * a.x_stride, nought);
       Sums<1> sums;
       sums.clear();
-      multiply_tile<kFormat, 1>(a.m, ring, place, warp, lane, inputs, sums);
+      multiply_tile<kFormat, 1, kFewWarps>(a.m, ring, place, warp, lane, inputs, sums);
       const float* weight = &choice.weight[which][lane % 4 * 2];
 #pragma unroll
       for (int e = 0; e < 4; ++e) all[e] = fmaf(weight[e % 2], sums.of(0, e), all[e]);
-      if (a.rule.down_bias != nullptr && which % kWarps == warp) {
+      if (a.rule.down_bias != nullptr && which % kFewWarps == warp) {
         const float* bias = a.rule.down_bias + std::int64_t{choice.expert[which]} * a.m.out +
                             kExpertTile * tile + lane / 4;
 #pragma unroll
@@ -286,9 +299,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     float* const partial = shared.partial[turn % 2];
 #pragma unroll
-    for (int e = 0; e < 4; ++e) Partial<1>::put(partial, warp, lane, 0, e, all[e]);
-    hopper::sync_threads(1, kMultiplying);
-    if (ends) *to = __float2bfloat16(old + Partial<1>::total(partial, lane, 0, element));
+    for (int e = 0; e < 4; ++e) Partial<1, kFewWarps>::put(partial, warp, lane, 0, e, all[e]);
+    hopper::sync_threads(1, kMultiplyingFew);
+    if (ends) *to = __float2bfloat16(old + Partial<1, kFewWarps>::total(partial, lane, 0, element));
     __syncwarp();
   }
 #endif
@@ -300,22 +313,34 @@ __global__ void __launch_bounds__(kThreads, 1)
 int scratch_bytes(const FewArguments& a) { return a.count * 4; }
 
 template <ExpertFormat kFormat>
-int stages_of(const Matrix& m, int x_rows) {
-  const int left = kMostBytes - 1024 - x_rows * x_stride(m.in);
+Matrix up_of(const ExpertCall& call, const Room& room) {
+  const ExpertShape& s = call.shape;
+  return matrix_of<kFormat>(call.gate_up, 2 * s.intermediate, s.hidden, room.stage_target);
+}
+
+template <ExpertFormat kFormat>
+Matrix down_of(const ExpertCall& call, const Room& room) {
+  return matrix_of<kFormat>(call.down, call.shape.hidden, call.shape.intermediate,
+                            room.stage_target);
+}
+
+template <ExpertFormat kFormat>
+int stages_of(const Matrix& m, int x_rows, const Room& room) {
+  const int left = room.bytes - 1024 - x_rows * x_stride(m.in);
   return std::min(left / stage_bytes<kFormat>(m), kMostStages);
 }
 
 template <ExpertFormat kFormat>
-bool fits(const ExpertCall& call) {
+bool fits(const ExpertCall& call, const Room& room) {
   const ExpertShape& s = call.shape;
   const int whole = kFormat == ExpertFormat::bf16 ? kExpertUnit : kMxfp4Inputs;
   if (s.hidden % whole != 0 || s.intermediate % whole != 0) return false;
   const int lines = call.rows * s.active;
   if (s.count > kMostExperts) return false;
-  const Matrix up = matrix_of<kFormat>(call.gate_up, 2 * s.intermediate, s.hidden);
-  const Matrix down = matrix_of<kFormat>(call.down, s.hidden, s.intermediate);
+  const Matrix up = up_of<kFormat>(call, room);
+  const Matrix down = down_of<kFormat>(call, room);
   for (const auto& [m, x_rows] : {std::pair{&up, call.rows}, std::pair{&down, lines}}) {
-    const int stages = stages_of<kFormat>(*m, x_rows);
+    const int stages = stages_of<kFormat>(*m, x_rows, room);
     const int bytes = stages * stage_bytes<kFormat>(*m);
     if (stages < 2 || bytes < std::min(48 << 10, kMostStages * stage_bytes<kFormat>(*m)))
       return false;
@@ -323,9 +348,20 @@ bool fits(const ExpertCall& call) {
   return true;
 }
 
+/// Side by side where the second kernel's CTAs have one tile each: with two, those that come late
+/// would have fewer bytes on the way than one that is alone.
+template <ExpertFormat kFormat>
+const Room& room_of(const ExpertCall& call) {
+  const bool besides = call.rows <= kBesidesRows &&
+                       down_of<kFormat>(call, kBesides).tiles <= multiprocessors() &&
+                       fits<kFormat>(call, kBesides);
+  return besides ? kBesides : kAlone;
+}
+
 template <ExpertFormat kFormat>
 void run(const ExpertCall& call, Bf16* gated, Stream stream) {
   const ExpertShape& s = call.shape;
+  const Room& room = room_of<kFormat>(call);
   FewArguments a{};
   a.rows = call.rows;
   a.count = s.count;
@@ -335,7 +371,7 @@ void run(const ExpertCall& call, Bf16* gated, Stream stream) {
   a.rule = call.rule;
   const auto start = [&](const char* name, auto kernel, const ExpertWeight& w, int x_rows,
                          int works) {
-    a.stages = stages_of<kFormat>(a.m, x_rows);
+    a.stages = stages_of<kFormat>(a.m, x_rows, room);
     a.x_stride = x_stride(a.m.in);
     a.x_at = std::max(a.stages * stage_bytes<kFormat>(a.m), (scratch_bytes(a) + 127) / 128 * 128);
     const int bytes = a.x_at + x_rows * a.x_stride + 1024;
@@ -343,14 +379,14 @@ void run(const ExpertCall& call, Bf16* gated, Stream stream) {
     launch(name, kernel, static_cast<unsigned>(std::min(works, multiprocessors())), kThreads,
            static_cast<std::size_t>(bytes), stream, map, a);
   };
-  take_shared_memory<few_up_kernel<kFormat>>(kMostBytes, "experts");
-  take_shared_memory<few_down_kernel<kFormat>>(kMostBytes, "experts");
-  a.m = matrix_of<kFormat>(call.gate_up, 2 * s.intermediate, s.hidden);
+  take_shared_memory<few_up_kernel<kFormat>>(kAlone.bytes, "experts");
+  take_shared_memory<few_down_kernel<kFormat>>(kAlone.bytes, "experts");
+  a.m = up_of<kFormat>(call, room);
   a.x = reinterpret_cast<const std::uint16_t*>(call.normed);
   a.y = reinterpret_cast<__nv_bfloat16*>(gated);
   start("experts' gates", few_up_kernel<kFormat>, call.gate_up, call.rows,
         call.rows * s.active * a.m.tiles);
-  a.m = matrix_of<kFormat>(call.down, s.hidden, s.intermediate);
+  a.m = down_of<kFormat>(call, room);
   a.x = reinterpret_cast<const std::uint16_t*>(gated);
   a.y = reinterpret_cast<__nv_bfloat16*>(call.x);
   start("experts' results", few_down_kernel<kFormat>, call.down, call.rows * s.active, a.m.tiles);
@@ -363,8 +399,8 @@ bool few_experts_fit(const ExpertCall& call) {
       call.rule.groups > 1 || call.gate_up.format != call.down.format || !is_hopper()) {
     return false;
   }
-  return call.gate_up.format == ExpertFormat::bf16 ? fits<ExpertFormat::bf16>(call)
-                                                   : fits<ExpertFormat::mxfp4>(call);
+  return call.gate_up.format == ExpertFormat::bf16 ? fits<ExpertFormat::bf16>(call, kAlone)
+                                                   : fits<ExpertFormat::mxfp4>(call, kAlone);
 }
 
 void few_experts(const ExpertCall& call, Bf16* gated, Stream stream) {

@@ -43,14 +43,14 @@ constexpr int unit_bytes() {
 }
 
 template <ExpertFormat kFormat>
-Matrix matrix_of(const ExpertWeight& w, int out, int in) {
+Matrix matrix_of(const ExpertWeight& w, int out, int in, int stage_target = kStageTarget) {
   Matrix m{};
   m.data = reinterpret_cast<const std::uint8_t*>(w.data);
   m.out = out;
   m.in = in;
   m.tiles = expert_tiles(out);
   m.units = expert_units(in);
-  m.splits = (m.units * unit_bytes<kFormat>() + kStageTarget - 1) / kStageTarget;
+  m.splits = (m.units * unit_bytes<kFormat>() + stage_target - 1) / stage_target;
   m.stage_units = (m.units + m.splits - 1) / m.splits;
   m.splits = (m.units + m.stage_units - 1) / m.stage_units;
   return m;
@@ -97,10 +97,10 @@ struct Ring {
   int stages;
   int bytes;  // of a stage
 
-  __device__ __forceinline__ void init() const {
+  __device__ __forceinline__ void init(int warps = kWarps) const {
     for (int s = 0; s < stages; ++s) {
       hopper::barrier_init(&full[s], 1);
-      hopper::barrier_init(&empty[s], kWarps);
+      hopper::barrier_init(&empty[s], warps);
     }
   }
 };
@@ -214,8 +214,8 @@ __device__ __forceinline__ void multiply(std::uint32_t unit, int k, int lane,
   }
 }
 
-/// A warp's part of the next tile of the ring.
-template <ExpertFormat kFormat, int kGroups>
+/// A warp's part of the next tile of the ring, of kBy warps.
+template <ExpertFormat kFormat, int kGroups, int kBy = kWarps>
 __device__ __forceinline__ void multiply_tile(const Matrix& m, const Ring& ring, Place& place,
                                               int warp, int lane, const Inputs<kGroups>& x,
                                               Sums<kGroups>& sums) {
@@ -224,7 +224,7 @@ __device__ __forceinline__ void multiply_tile(const Matrix& m, const Ring& ring,
     const int n = min(m.stage_units, m.units - first);
     const std::uint32_t stage = hopper::shared_address(ring.memory + place.stage * ring.bytes);
     hopper::barrier_wait(&ring.full[place.stage], place.parity);
-    for (int u = warp; u < n; u += kWarps) {
+    for (int u = warp; u < n; u += kBy) {
       multiply<kFormat, kGroups>(stage + static_cast<std::uint32_t>(u * unit_bytes<kFormat>()),
                                  first + u, lane, x, sums);
     }
@@ -236,9 +236,9 @@ __device__ __forceinline__ void multiply_tile(const Matrix& m, const Ring& ring,
 
 /// What the warps found of a tile, [warp][eight rows][element][lane]; element e of a lane is
 /// feature g + 8 (e / 2), row 2 t + e % 2 of the eight.
-template <int kGroups>
+template <int kGroups, int kBy = kWarps>
 struct Partial {
-  static constexpr int kFloats = kWarps * kGroups * 4 * kLanes;
+  static constexpr int kFloats = kBy * kGroups * 4 * kLanes;
 
   static __device__ __forceinline__ void put(float* to, int warp, int lane, int n, int e, float v) {
     to[((warp * kGroups + n) * 4 + e) * kLanes + lane] = v;
@@ -246,7 +246,7 @@ struct Partial {
   static __device__ __forceinline__ float total(const float* from, int lane, int n, int e) {
     float sum = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += from[((w * kGroups + n) * 4 + e) * kLanes + lane];
+    for (int w = 0; w < kBy; ++w) sum += from[((w * kGroups + n) * 4 + e) * kLanes + lane];
     return sum;
   }
 };
