@@ -13,14 +13,14 @@ import requests_mix
 CHECK = {"check_pulls": True}
 
 
-@unittest.skipUnless(DEVICE == "cpu", "CPUs compute it")
 class Latent(requests_mix.AgainstSolo):
     requests = requests_mix.mix(12, tokens=90)
+    sizes = {}
 
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
-        model = random_model.write(pathlib.Path(cls.folder.name) / "model", **random_model.LATENT)
+        model = random_model.write(pathlib.Path(cls.folder.name) / "model", **random_model.LATENT | cls.sizes)
         cls.everywhere = {"model": model}
         super().setUpClass()
 
@@ -59,6 +59,11 @@ class Latent(requests_mix.AgainstSolo):
                 found.append((texts[0], reply["choices"]))
                 cluster.assert_at_rest()
         self.assertEqual(found[0], found[1])
+
+
+@unittest.skipUnless(DEVICE == "cuda", "on CPUs one kernel has all sizes")
+class Tiles(Latent):
+    sizes = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
 
 
 if __name__ == "__main__":

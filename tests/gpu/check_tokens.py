@@ -115,6 +115,23 @@ BY_PARTS = {
         "routed_scaling_factor": 1.7, "use_qk_norm": True, "attention_bias": True,
         "rope_parameters": turned(partial_rotary_factor=0.5)}),
 }
+MLA = {"num_attention_heads": 8, "num_key_value_heads": 8, "n_routed_experts": 16, "num_experts_per_tok": 3,
+       "moe_intermediate_size": 96, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2,
+       "routed_scaling_factor": 1.3}
+# Latent keys and values: of DeepSeek's own sizes, which have a tiled kernel, and of others.
+BY_PARTS |= {
+    "deepseek_v2": ("DeepseekV2Config", MLA | {
+        "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "topk_method": "group_limited_greedy", "rope_parameters": turned()}),
+    "deepseek_v3": ("DeepseekV3Config", MLA | {
+        "q_lora_rank": 96, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "norm_topk_prob": True, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0,
+            "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 256}}),
+    "deepseek_v3_small": ("DeepseekV3Config", MLA | {
+        "q_lora_rank": 40, "kv_lora_rank": 88, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 32,
+        "rope_parameters": turned()}),
+}
 FAMILIES |= BY_PARTS
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": False, "sym": True}
 # name -> (family, quantization_config)

@@ -175,7 +175,7 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   o.chain = options_.chain;
   o.cut = cut;
   o.kv_repeats = kv_repeats(config, cut);
-  all_kv_heads_ = config.kv_heads;
+  all_kv_heads_ = config.pool_heads();
   if (group_ != nullptr) o.exchange = meet_devices(config.hidden);
   decoder_ =
       std::make_unique<GpuDecoder>(config_of_rank(config, cut), std::move(brought.weights), o);
@@ -202,8 +202,8 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   shape_.dtype = KvDtype::bf16;
   shape_.layers = decoder_->kv_plan().layers_in_block;
   shape_.groups = decoder_->kv_plan().groups;
-  shape_.kv_heads = static_cast<std::uint32_t>(c.kv_heads);
-  shape_.head_dim = static_cast<std::uint32_t>(c.head_dim);
+  shape_.kv_heads = static_cast<std::uint32_t>(c.pool_heads());
+  shape_.head_dim = static_cast<std::uint32_t>(c.pool_dim());
   shape_.tokens_per_block = options_.tokens_per_block;
   ModelShape shape;
   shape.geometry = shape_;

@@ -22,6 +22,7 @@ struct Shared {
 Shared unshared(const ModelConfig& whole, const GpuCut& cut) {
   const auto uneven = [&cut](int features) { return features % (kFeatures * cut.ranks) != 0; };
   if (uneven(whole.heads * whole.head_dim)) return {whole.heads * whole.head_dim, "all heads"};
+  if (uneven(whole.attended_columns())) return {whole.attended_columns(), "all heads' values"};
   if (cut.by_outputs && uneven(whole.hidden)) return {whole.hidden, "hidden_size"};
   for (const LayerSpec& layer : whole.parts) {
     const int dense = layer.sparse() ? 0 : layer.mlp.intermediate;

@@ -10,6 +10,7 @@
 
 #include "ipc/kv_layout.h"
 #include "workers/cuda/attention/attention.h"
+#include "workers/cuda/attention/latent.h"
 #include "workers/cuda/attention/travel.h"
 #include "workers/cuda/collective/rank_exchange.h"
 #include "workers/cuda/device.h"
@@ -28,10 +29,10 @@ namespace baton {
 /// One step as the device sees it: how many of what, and where it was uploaded to. Everything that
 /// a graph replays must be at the same address each time.
 struct GpuBatch {
-  int rows = 0;                               // tokens of the step
-  const std::int32_t* tokens = nullptr;       // [rows], rowwise.h says what negative ones mean
-  const std::int32_t* positions = nullptr;    // [rows]
-  const std::int64_t* slots = nullptr;  // [groups][rows], where K and V of a row go in the pool
+  int rows = 0;                             // tokens of the step
+  const std::int32_t* tokens = nullptr;     // [rows], rowwise.h says what negative ones mean
+  const std::int32_t* positions = nullptr;  // [rows]
+  const std::int64_t* slots = nullptr;      // [groups][rows], where K and V of a row go in the pool
   // What the attention plans index: the tables of the first group of layers (kv_plan.h). Those of
   // the others lie behind them, every `table_entries`, with each row's at the same place
   const std::int32_t* block_table = nullptr;
@@ -40,11 +41,11 @@ struct GpuBatch {
   // Tables name blocks of several pools (workers/pool/pool_numbers.h): by pool, how many elements
   // behind the own one it begins; on the device. Null: they do not
   const std::int64_t* pool_offsets = nullptr;
-  /// Is called behind each layer's keys and values, before its attention is queued. Null: nobody is.
-  /// Of steps that no graph replays, and that have prompts' rows
+  /// Is called behind each layer's keys and values, before its attention is queued. Null: nobody
+  /// is. Of steps that no graph replays, and that have prompts' rows
   using OnKeys = std::function<void(int layer)>;
   const OnKeys* on_keys = nullptr;
-  cuda::DecodeWork singles;                   // single tokens
+  cuda::DecodeWork singles;  // single tokens
   // Other devices attend to keys of these in their own memory. Null: none does
   const cuda::TravelWork* travel = nullptr;
   // Prompt chunks; null: none
@@ -208,6 +209,9 @@ class GpuDecoder {
   void run_general(const GpuBatch& batch, cuda::Stream stream, const LogitsUse& use);
   void general_project(int index, int rows, bool is_normed, cuda::Stream stream);
   void general_attend(int index, const GpuBatch& batch, cuda::Stream stream);
+  // The same of latent keys and values (gpu_latent.cpp).
+  void latent_project(int index, int rows, cuda::Stream stream);
+  void latent_attend(int index, const GpuBatch& batch, cuda::Stream stream);
   /// Of the rows of `x`, whose attention is in `attended` and whose normed x in `normed`.
   bool general_behind(int index, const cuda::Bf16* attended, cuda::Bf16* normed, cuda::Bf16* x,
                       int rows, cuda::Stream stream);
@@ -249,34 +253,41 @@ class GpuDecoder {
   std::unique_ptr<cuda::PrefillAttention> prefill_;
   std::unique_ptr<cuda::DecodeAttention> near_decode_;
   std::unique_ptr<cuda::PrefillAttention> near_prefill_;
+  std::unique_ptr<cuda::LatentAttention> latent_;
   int near_window_ = 0;  // of the two above
   bool fused_ = true;    // has_fused_layers()
   cuda::DeviceMemory workspace_;
 
   // Activations, [max_rows, ...] unless said otherwise
-  cuda::Bf16* x_ = nullptr;                // [hidden], the residual stream
-  cuda::Bf16* normed_ = nullptr;           // [hidden]
-  cuda::Bf16* qkv_ = nullptr;              // [(heads + 2 kv_heads) * head_dim]
-  cuda::Bf16* attended_ = nullptr;         // [heads * head_dim]
-  cuda::Bf16* gated_ = nullptr;            // [intermediate]
-  float* routed_ = nullptr;                // [kMostExpertRows at most, experts]
+  cuda::Bf16* x_ = nullptr;         // [hidden], the residual stream
+  cuda::Bf16* normed_ = nullptr;    // [hidden]
+  cuda::Bf16* qkv_ = nullptr;       // [projected_columns()]
+  cuda::Bf16* attended_ = nullptr;  // [attended_columns()]
+  cuda::Bf16* gated_ = nullptr;     // [intermediate]
+  float* routed_ = nullptr;         // [kMostExpertRows at most, experts]
   // Where layers are not fused:
-  cuda::Bf16* part_ = nullptr;             // [hidden], what a layer's part gives (or a rank's)
-  cuda::Bf16* up_ = nullptr;               // [2 * intermediate], of parts that are not plain()
-  cuda::Bf16* wanted_normed_ = nullptr;    // [hidden]
-  cuda::Bf16* shared_ = nullptr;           // [hidden], what all tokens take, where it has a gate
-  float* lse_ = nullptr;                   // [heads], of prompts' rows that have sinks
-  float* squares_ = nullptr;               // [ranks, heads + kv_heads], head_squares() of all ranks
-  float* own_squares_ = nullptr;           // of several ranks: [heads + kv_heads]
+  cuda::Bf16* part_ = nullptr;           // [hidden], what a layer's part gives (or a rank's)
+  cuda::Bf16* up_ = nullptr;             // [2 * intermediate], of parts that are not plain()
+  cuda::Bf16* wanted_normed_ = nullptr;  // [hidden]
+  cuda::Bf16* shared_ = nullptr;         // [hidden], what all tokens take, where it has a gate
+  float* lse_ = nullptr;                 // [heads], of prompts' rows that have sinks
+  float* squares_ = nullptr;             // [ranks, heads + kv_heads], head_squares() of all ranks
+  float* own_squares_ = nullptr;         // of several ranks: [heads + kv_heads]
+  // Of latent keys and values:
+  cuda::Bf16* latent_q_ = nullptr;  // [q_rank], where queries go through so many numbers
+  cuda::Bf16* queries_ = nullptr;   // and then [heads * head_dim]
+  cuda::Bf16* wide_ = nullptr;      // [heads, rank + rope], queries in latent numbers
+  cuda::Bf16* looked_ = nullptr;    // [heads, rank], what attention leaves
+  void* latent_workspace_ = nullptr;
   cuda::Bf16* sum_ = nullptr;              // of several ranks that sum: [hidden], what all give
   cuda::Bf16* wanted_x_ = nullptr;         // [hidden]
-  cuda::Bf16* wanted_attended_ = nullptr;  // [heads * head_dim]
+  cuda::Bf16* wanted_attended_ = nullptr;  // [attended_columns()]
   // Of several ranks that cut by outputs: everybody's, and columns of the residual stream
-  cuda::Bf16* all_attended_ = nullptr;     // [all heads * head_dim]
-  cuda::Bf16* all_gated_ = nullptr;        // [the whole intermediate]
-  cuda::Bf16* own_x_ = nullptr;            // [this rank's part of hidden]
-  float* logits_ = nullptr;                // [max_wanted, vocab]
-  float* own_logits_ = nullptr;            // of several ranks: [max_wanted, this one's tokens]
+  cuda::Bf16* all_attended_ = nullptr;  // [all heads * head_dim]
+  cuda::Bf16* all_gated_ = nullptr;     // [the whole intermediate]
+  cuda::Bf16* own_x_ = nullptr;         // [this rank's part of hidden]
+  float* logits_ = nullptr;             // [max_wanted, vocab]
+  float* own_logits_ = nullptr;         // of several ranks: [max_wanted, this one's tokens]
   std::int32_t* sampled_ = nullptr;
   cuda::TokenLogprobs* logprobs_ = nullptr;
   void* decode_workspace_ = nullptr;

@@ -43,7 +43,7 @@ void GpuDecoder::behind_attention_of_ranks(int index, const Bf16* attended, Bf16
 void GpuDecoder::behind_attention_by_outputs(int index, const Bf16* attended, Bf16* x, int rows,
                                              cuda::Stream stream) {
   const GpuLayer& w = weights_.layers[static_cast<std::size_t>(index)];
-  const std::vector<int> heads = equal_columns(config_.heads * config_.head_dim);
+  const std::vector<int> heads = equal_columns(config_.attended_columns());
   const std::vector<int> features = equal_columns(config_.intermediate());
   options_.exchange->gather(attended, heads, rows, all_attended_, stream);
   add_by_outputs(all_attended_, w.o, x, rows, stream);

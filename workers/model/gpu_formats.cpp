@@ -25,6 +25,9 @@ GpuFormats::Names GpuFormats::of_layer(int layer, Names names) const {
 
 GpuFormats::Names GpuFormats::qkv_names(int layer) const {
   const TensorNames& n = config_.names;
+  if (config_.latent.rank > 0) {
+    return of_layer(layer, {config_.latent.q_rank > 0 ? n.q_a : n.q, n.kv_a});
+  }
   return of_layer(layer, n.qkv.empty() ? Names{n.q, n.k, n.v} : Names{n.qkv});
 }
 
@@ -55,7 +58,11 @@ bool GpuFormats::halves(const Names& parts, int intermediate) const {
 LinearFormat GpuFormats::qkv(int layer) const { return of(qkv_names(layer), config_.hidden); }
 
 LinearFormat GpuFormats::o(int layer) const {
-  return of_inputs(of_layer(layer, {config_.names.o}), config_.heads * config_.head_dim);
+  return of_inputs(of_layer(layer, {config_.names.o}), config_.attended_columns());
+}
+
+LinearFormat GpuFormats::latent_q(int layer) const {
+  return of(of_layer(layer, {config_.names.q_b}), config_.latent.q_rank);
 }
 
 LinearFormat GpuFormats::gate_up(int layer) const {
@@ -108,6 +115,7 @@ GpuFormats::Summary GpuFormats::summary() const {
   for (int i = 0; i < config_.layers; ++i) {
     count(qkv_names(i), qkv(i), found);
     count(of_layer(i, {n.o}), o(i), found);
+    if (config_.latent.q_rank > 0) count(of_layer(i, {n.q_b}), latent_q(i), found);
     if (!config_.sparse(i)) {
       count(gate_up_names(i), gate_up(i), found);
       count(of_layer(i, {n.down}), down(i), found);

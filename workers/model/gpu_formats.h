@@ -20,6 +20,8 @@ class GpuFormats {
 
   LinearFormat qkv(int layer) const;
   LinearFormat o(int layer) const;
+  /// Of what leads from q_rank numbers to queries.
+  LinearFormat latent_q(int layer) const;
   /// Of a dense layer.
   LinearFormat gate_up(int layer) const;
   LinearFormat down(int layer) const;

@@ -100,10 +100,9 @@ void GpuDecoder::run_general(const GpuBatch& batch, cuda::Stream stream, const L
     if (i + 1 == config_.layers && batch.wanted_rows != nullptr) {
       rows = batch.wanted;
       if (rows == 0) return meet(stream);
-      const int attended_columns = config_.heads * config_.head_dim;
       cuda::gather_rows(x_, batch.wanted_rows, rows, config_.hidden, wanted_x_, stream);
-      cuda::gather_rows(attended_, batch.wanted_rows, rows, attended_columns, wanted_attended_,
-                        stream);
+      cuda::gather_rows(attended_, batch.wanted_rows, rows, config_.attended_columns(),
+                        wanted_attended_, stream);
       if (config_.layer(i).parallel) {
         cuda::gather_rows(normed_, batch.wanted_rows, rows, config_.hidden, wanted_normed_, stream);
       }
@@ -130,11 +129,13 @@ void GpuDecoder::general_project(int index, int rows, bool is_normed, cuda::Stre
     }
   }
   linears_.run(x, rows, w.qkv, LinearOutput::bf16, qkv_, stream);
+  if (latent_ != nullptr) latent_project(index, rows, stream);
 }
 
 /// q, k, v (+ b; q and k normed); q and k turned by their position; k and v written to the pool;
 /// attention.
 void GpuDecoder::general_attend(int index, const GpuBatch& batch, cuda::Stream stream) {
+  if (latent_ != nullptr) return latent_attend(index, batch, stream);
   const AttentionSpec& spec = config_.layer(index).attention;
   const GpuGeneralLayer& w = weights_.layers[static_cast<std::size_t>(index)].general;
   cuda::HeadAppend append;
@@ -180,7 +181,7 @@ void GpuDecoder::general_attend(int index, const GpuBatch& batch, cuda::Stream s
                near ? batch.near_singles : batch.singles, scale, decode_workspace_, stream, nullptr,
                rule);
   }
-  show("layer", index, ".attended", attended_, batch.rows, config_.heads * config_.head_dim);
+  show("layer", index, ".attended", attended_, batch.rows, config_.attended_columns());
 }
 
 /// x = x + residual * norm(W_o attended + b), and the same with the feed-forward part; each norm
@@ -350,9 +351,10 @@ void GpuDecoder::tune_general(void* scratch, std::size_t scratch_bytes, cuda::St
   const LayerSpec& dense = *std::find_if(config_.parts.begin(), config_.parts.end() - 1,
                                          [](const LayerSpec& l) { return !l.sparse(); });
   const ExpertSpec& e = config_.experts();
-  std::vector<LinearWeight> qkv, o, up, down, router, shared_up, shared_down;
+  std::vector<LinearWeight> qkv, latent_q, o, up, down, router, shared_up, shared_down;
   for (const GpuLayer& l : weights_.layers) {
     qkv.push_back(l.qkv);
+    if (config_.latent.q_rank > 0) latent_q.push_back(l.general.latent.q);
     o.push_back(l.o);
     if (!l.sparse()) {
       up.push_back(l.gate_up);
@@ -377,6 +379,7 @@ void GpuDecoder::tune_general(void* scratch, std::size_t scratch_bytes, cuda::St
   // What ranks sum up joins the residual stream when it has been, but for parallel parts' second.
   const bool at_once = adds_at_once(config_.layer(0)) && !sums_over_ranks();
   tune(qkv, LinearOutput::bf16);
+  tune(latent_q, LinearOutput::bf16);
   tune(o, joins(at_once && g.o_bias == nullptr));
   tune(up, middle(dense.mlp));
   tune(down, joins(sums_once(0) || (at_once && !dense.mlp.bias)));

@@ -8,6 +8,7 @@
 #include "workers/model/error.h"
 #include "workers/model/gpu_bring.h"
 #include "workers/model/gpu_layer_cut.h"
+#include "workers/model/gpu_shapes.h"
 #include "workers/model/gpu_upload.h"
 
 namespace baton {
@@ -23,6 +24,10 @@ std::size_t count_of(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 /// Two rows of gate and up a column of the part, or one without a gate.
 std::int64_t up_rows(const MlpSpec& m) { return std::int64_t{m.intermediate} * (m.gated ? 2 : 1); }
+
+std::int64_t kv_b_rows(const ModelConfig& c) {
+  return std::int64_t{c.heads} * (c.latent.plain + c.latent.value);
+}
 
 class Placer {
  public:
@@ -60,7 +65,22 @@ class Placer {
     return places_.matrix(cut_.part(c_.hidden).count, in * cut_.ranks, format);
   }
 
+  void latent(int index, GpuLayer& l) {
+    const LatentSpec& spec = c_.latent;
+    GpuLatent& to = l.general.latent;
+    l.qkv = places_.matrix(projected_columns(c_), c_.hidden, formats_.qkv(index));
+    if (spec.q_rank > 0) {
+      to.q_norm = floats(spec.q_rank);
+      to.q = places_.matrix(std::int64_t{c_.heads} * c_.head_dim, spec.q_rank,
+                            formats_.latent_q(index));
+    }
+    to.kv_norm = floats(spec.rank);
+    to.kv_b = places_.take(count_of(kv_b_rows(c_)) * count_of(spec.rank));
+    l.o = behind(c_.attended_columns(), formats_.o(index));
+  }
+
   void attention(int index, const AttentionSpec& a, GpuLayer& l) {
+    if (c_.latent.rank > 0) return latent(index, l);
     GpuGeneralLayer& g = l.general;
     const std::int64_t q = std::int64_t{c_.heads} * c_.head_dim;
     l.qkv = places_.matrix(c_.qkv_columns(), c_.hidden, formats_.qkv(index));
@@ -159,14 +179,11 @@ class Loader {
     put(from.mlp_after, from.norm_biases[3], g.after_mlp);
     const LayerSpec& spec = c_.layer(index);
     const LayerCut cut(c_, cut_, spec.mlp.intermediate);
-    bring_.matrix(pieces_of_qkv(from, c_, cut), to.qkv);
-    put(qkv_part(from.qkv_bias, c_, cut), g.qkv_bias);
-    const bool whole = spec.attention.qk_norm == QkNorm::whole;
-    put(whole ? numbers_of(from.q_norm, cut.q) : from.q_norm, g.q_norm);
-    put(whole ? numbers_of(from.k_norm, cut.kv) : from.k_norm, g.k_norm);
-    put(numbers_of(from.sinks, cut_.heads(c_)), g.sinks);
-    bring_.matrix({piece_behind(from.o, cut, cut.q)}, to.o);
-    put(from.o_bias, g.o_bias);
+    if (c_.latent.rank > 0) {
+      latent(from, cut, to);
+    } else {
+      attention(spec.attention, from, cut, to);
+    }
     if (!spec.sparse()) {
       dense(spec.mlp, from.dense, to.gate_up, to.down, g.up_bias, g.down_bias);
       return;
@@ -180,6 +197,42 @@ class Loader {
     dense(e.shared, from.shared, g.shared_gate_up, g.shared_down, g.shared_up_bias,
           g.shared_down_bias);
     if (e.shared_gate) put(values_of(reader_.dequantized(from.shared_gate)), g.shared_gate);
+  }
+
+  void attention(const AttentionSpec& spec, const LayerSource& from, const LayerCut& cut,
+                 const GpuLayer& to) {
+    const GpuGeneralLayer& g = to.general;
+    bring_.matrix(pieces_of_qkv(from, c_, cut), to.qkv);
+    put(qkv_part(from.qkv_bias, c_, cut), g.qkv_bias);
+    const bool whole = spec.qk_norm == QkNorm::whole;
+    put(whole ? numbers_of(from.q_norm, cut.q) : from.q_norm, g.q_norm);
+    put(whole ? numbers_of(from.k_norm, cut.kv) : from.k_norm, g.k_norm);
+    put(numbers_of(from.sinks, cut_.heads(c_)), g.sinks);
+    bring_.matrix({piece_behind(from.o, cut, cut.q)}, to.o);
+    put(from.o_bias, g.o_bias);
+  }
+
+  /// A rank has its heads' queries and matrices, and all of what leads to latent numbers.
+  void latent(const LayerSource& layer, const LayerCut& cut, const GpuLayer& to) {
+    const LatentSource& from = layer.latent;
+    const LatentSpec& spec = c_.latent;
+    const GpuLatent& l = to.general.latent;
+    const Slice heads = cut_.heads(c_);
+    const auto of_heads = [&heads](std::int64_t each) {
+      return Slice{heads.first * each, heads.count * each};
+    };
+    const bool at_once = spec.q_rank == 0;
+    const LinearSource& first = at_once ? from.q : from.q_a;
+    const Slice first_rows = at_once ? cut.q : Slice{0, spec.q_rank};
+    const Slice columns{0, c_.hidden};
+    bring_.matrix({{&first, first_rows, columns, 0, false},
+                   {&from.kv_a, {0, from.kv_a.rows()}, columns, first_rows.count, false}},
+                  to.qkv);
+    put(from.q_norm, l.q_norm);
+    if (!at_once) bring_.matrix({{&from.q, cut.q, {0, spec.q_rank}, 0, false}}, l.q);
+    put(from.kv_norm, l.kv_norm);
+    plain(reader_.dequantized(from.kv_b, of_heads(spec.plain + spec.value)), l.kv_b, false);
+    bring_.matrix({piece_behind(layer.o, cut, of_heads(spec.value))}, to.o);
   }
 
   void dense(const MlpSpec& m, const FeedForwardSource& from, const LinearWeight& up,
@@ -275,6 +328,8 @@ void randomise_general_weights(const ModelConfig& c, GpuWeights& w) {
       norm(n.weight, c.hidden);
     }
     norm(g.q_norm, std::int64_t{whole ? c.heads : 1} * c.head_dim);
+    norm(g.latent.q_norm, c.latent.q_rank);
+    norm(g.latent.kv_norm, c.latent.rank);
     norm(g.k_norm, std::int64_t{whole ? c.kv_heads : 1} * c.head_dim);
   }
   norm(w.general_final_norm.weight, c.hidden);

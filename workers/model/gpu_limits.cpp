@@ -14,6 +14,9 @@ namespace {
 constexpr int kMostGroups = 64;
 constexpr int kMostExperts = 1024;
 constexpr int kMostActive = 64;
+/// As workers/cuda/attention/latent.h has them.
+constexpr int kMostLatentRank = 512;
+constexpr int kMostLatentRope = 128;
 
 [[noreturn]] void refuse(const std::string& what) {
   throw ModelError(what + " not served on device cuda yet");
@@ -57,6 +60,16 @@ void check_experts(const ExpertSpec& e) {
   }
 }
 
+void check_latent(const LatentSpec& l) {
+  if (l.rank % 8 != 0 || l.rope % 8 != 0 || l.plain % 8 != 0 || l.value % 8 != 0) {
+    refuse("latent keys and values whose sizes are no multiples of 8 are");
+  }
+  if (l.rank > kMostLatentRank || l.rope > kMostLatentRope) {
+    refuse("latent keys and values of more than " + std::to_string(kMostLatentRank) + " and " +
+           std::to_string(kMostLatentRope) + " numbers are");
+  }
+}
+
 /// What no kernel there computes, by name.
 void check_general(const ModelConfig& c) {
   if (c.head_dim % 8 != 0 || c.head_dim > 256) {
@@ -83,7 +96,7 @@ std::set<int> windows_of(const ModelConfig& c) {
 }
 
 void check_gpu_limits(const ModelConfig& c) {
-  if (c.latent.rank > 0) refuse("latent keys and values are");
+  if (c.latent.rank > 0) check_latent(c.latent);
   if (!has_fused_layers(c)) check_general(c);
   if (c.experts().count > 0) check_experts(c.experts());
   if (c.hidden % 16 != 0 || c.intermediate() % 16 != 0 || (c.heads * c.head_dim) % 16 != 0) {

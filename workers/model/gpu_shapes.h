@@ -2,6 +2,7 @@
 #pragma once
 
 #include "workers/cuda/attention/attention.h"
+#include "workers/cuda/attention/latent.h"
 #include "workers/cuda/layer/experts.h"
 #include "workers/model/config.h"
 
@@ -10,7 +11,20 @@ namespace baton {
 inline cuda::HeadShape heads_of(const ModelConfig& c) { return {c.heads, c.kv_heads, c.head_dim}; }
 /// The key and value of a token in one layer.
 inline std::size_t key_bytes(const ModelConfig& c) {
-  return 2 * sizeof(cuda::Bf16) * static_cast<std::size_t>(c.kv_heads) * c.head_dim;
+  return 2 * sizeof(cuda::Bf16) * static_cast<std::size_t>(c.pool_heads()) * c.pool_dim();
+}
+
+inline cuda::LatentShape latent_of(const ModelConfig& c) {
+  return {c.heads, c.latent.rank, c.latent.rope, c.latent.plain};
+}
+/// Columns of the first product of a layer with latent keys and values: queries, or what leads to
+/// them, and behind these the latent vector.
+inline int latent_queries(const ModelConfig& c) {
+  return c.latent.q_rank > 0 ? c.latent.q_rank : c.heads * c.head_dim;
+}
+inline int projected_columns(const ModelConfig& c) {
+  if (c.latent.rank == 0) return c.qkv_columns();
+  return latent_queries(c) + c.latent.rank + c.latent.rope;
 }
 
 inline cuda::ExpertShape experts_of(const ModelConfig& c) {

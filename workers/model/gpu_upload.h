@@ -103,8 +103,7 @@ class GpuUpload {
 
   void keep(const std::shared_ptr<const void>& owner, std::uint64_t bytes);
   std::size_t jobs() const {
-    return whole_.size() + wide_.size() + quantized_.size() + mxfp4_.size() +
-           plain_.size();
+    return whole_.size() + wide_.size() + quantized_.size() + mxfp4_.size() + plain_.size();
   }
   void do_job(std::size_t index, Lane& lane, int* bad) const;
   void do_whole(const WholeJob& job, Lane& lane) const;

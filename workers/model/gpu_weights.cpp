@@ -267,8 +267,8 @@ void random_gpu_weights(const ModelConfig& whole, std::atomic<int>& percent, Gpu
     ones(l.post_norm, config.hidden);
     ones(l.q_norm, config.head_dim);
     ones(l.k_norm, config.head_dim);
-    for (const LinearWeight* matrix :
-         {&l.qkv, &l.o, &l.gate_up, &l.down, &l.general.shared_gate_up, &l.general.shared_down}) {
+    for (const LinearWeight* matrix : {&l.qkv, &l.o, &l.gate_up, &l.down, &l.general.latent.q,
+                                       &l.general.shared_gate_up, &l.general.shared_down}) {
       randomise(*matrix, seed++, stream.get());
       stream.synchronize();
     }

@@ -26,6 +26,14 @@ struct GpuNorm {
   const float* bias = nullptr;
 };
 
+/// Of latent keys and values; the product that leads to them is the layer's qkv (gpu_latent.cpp).
+struct GpuLatent {
+  const float* q_norm = nullptr;     // [q_rank]
+  cuda::LinearWeight q;              // [q_rank] -> [heads * (plain + rope)]; none without q_rank
+  const float* kv_norm = nullptr;    // [rank]
+  const cuda::Bf16* kv_b = nullptr;  // [heads * (plain + value), rank]
+};
+
 /// What a layer has beside its matrices where the fused kernels do not cover its model
 /// (has_fused_layers()): vectors in fp32, null where the family has none.
 struct GpuGeneralLayer {
@@ -45,12 +53,14 @@ struct GpuGeneralLayer {
   const float* shared_up_bias = nullptr;
   const float* shared_down_bias = nullptr;
   const float* shared_gate = nullptr;  // [hidden]
+  GpuLatent latent;
 };
 
 /// Vectors are [hidden] unless said otherwise; null where the family has none.
 struct GpuLayer {
   const cuda::Bf16* input_norm = nullptr;
-  cuda::LinearWeight qkv;                // [hidden] -> [(heads + 2 kv_heads) * head_dim]
+  cuda::LinearWeight qkv;                // [hidden] -> [(heads + 2 kv_heads) * head_dim]; of latent
+                                         // keys: queries, or q_rank numbers of them, and the vector
   const cuda::Bf16* qkv_bias = nullptr;  // [(heads + 2 kv_heads) * head_dim]
   const cuda::Bf16* q_norm = nullptr;    // [head_dim]
   const cuda::Bf16* k_norm = nullptr;    // [head_dim]

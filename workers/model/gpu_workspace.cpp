@@ -59,6 +59,13 @@ bool has_tiles(const ModelConfig& c, const GpuDecoder::Options& o) {
   return cuda::has_attention_tiles(heads_of(c), decode_options(c, o).capped);
 }
 
+std::unique_ptr<cuda::LatentAttention> make_latent(const ModelConfig& c,
+                                                   const GpuDecoder::Options& o) {
+  if (c.latent.rank == 0) return nullptr;
+  return std::make_unique<cuda::LatentAttention>(
+      cuda::LatentAttention::Options{latent_of(c), o.max_rows, o.deterministic});
+}
+
 bool has_whole_norms(const ModelConfig& c) {
   return std::any_of(c.parts.begin(), c.parts.end(),
                      [](const LayerSpec& l) { return l.attention.qk_norm == QkNorm::whole; });
@@ -98,8 +105,9 @@ Linears::Options linear_options(const ModelConfig& c, const GpuWeights& weights,
   int widest = 2 * c.intermediate();
   for (const GpuLayer& layer : weights.layers) {
     widest = std::max(widest, layer.general.shared_gate_up.out);
-    for (const auto* w : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down,
-                          &layer.general.shared_gate_up, &layer.general.shared_down}) {
+    for (const auto* w :
+         {&layer.qkv, &layer.o, &layer.gate_up, &layer.down, &layer.general.latent.q,
+          &layer.general.shared_gate_up, &layer.general.shared_down}) {
       room_for(*w);
     }
   }
@@ -121,6 +129,7 @@ GpuDecoder::GpuDecoder(ModelConfig config, GpuWeights weights, const Options& op
       prefill_(options.deterministic || !has_tiles(config_, options)
                    ? nullptr
                    : std::make_unique<cuda::PrefillAttention>(prefill_options(config_, options))),
+      latent_(make_latent(config_, options)),
       fused_(make_near_attention()),
       linears_(linear_options(config_, weights_, options), (carve_workspace(), linear_workspace_)) {
 }
@@ -164,11 +173,11 @@ void GpuDecoder::carve_workspace() {
     };
     matrix(x_, rows, c.hidden);
     matrix(normed_, rows, c.hidden);
-    matrix(qkv_, rows, c.qkv_columns());
-    matrix(attended_, rows, c.heads * c.head_dim);
+    matrix(qkv_, rows, projected_columns(c));
+    matrix(attended_, rows, c.attended_columns());
     matrix(gated_, rows, std::max(c.intermediate(), c.experts().shared.intermediate));
     if (options_.cut.by_outputs && options_.exchange != nullptr) {
-      matrix(all_attended_, rows, c.heads * c.head_dim * options_.cut.ranks);
+      matrix(all_attended_, rows, c.attended_columns() * options_.cut.ranks);
       matrix(all_gated_, rows, c.intermediate() * options_.cut.ranks);
       matrix(own_x_, rows, static_cast<int>(options_.cut.part(c.hidden).count));
     }
@@ -181,6 +190,13 @@ void GpuDecoder::carve_workspace() {
       const bool sinks = std::any_of(c.parts.begin(), c.parts.end(),
                                      [](const LayerSpec& l) { return l.attention.sinks; });
       if (sinks && prefill_) take(lse_, rows * static_cast<std::size_t>(c.heads) * sizeof(float));
+      if (const LatentSpec& l = c.latent; l.rank > 0) {
+        matrix(latent_q_, l.q_rank > 0 ? rows : 0, l.q_rank);
+        matrix(queries_, l.q_rank > 0 ? rows : 0, c.heads * c.head_dim);
+        matrix(wide_, rows, c.heads * (l.rank + l.rope));
+        matrix(looked_, rows, c.heads * l.rank);
+        bytes(latent_workspace_, latent_->workspace_bytes());
+      }
       if (sums_over_ranks()) matrix(sum_, rows, c.hidden);
       if (has_whole_norms(c)) {
         const bool alone = options_.exchange == nullptr;
@@ -194,7 +210,7 @@ void GpuDecoder::carve_workspace() {
     take(routed_, static_cast<std::size_t>(expert_rows) *
                       static_cast<std::size_t>(c.experts().count) * sizeof(float));
     matrix(wanted_x_, rows, c.hidden);
-    matrix(wanted_attended_, rows, c.heads * c.head_dim);
+    matrix(wanted_attended_, rows, c.attended_columns());
     take(logits_, wanted * static_cast<std::size_t>(c.vocab) * sizeof(float));
     const auto own_tokens = static_cast<std::size_t>(weights_.lm_head.out);
     if (options_.exchange != nullptr) take(own_logits_, wanted * own_tokens * sizeof(float));
