@@ -133,6 +133,7 @@ BY_PARTS |= {
         "rope_parameters": turned()}),
 }
 FAMILIES |= BY_PARTS
+FAMILIES["qwen3_moe_fp8"] = ("Qwen3MoeConfig", FAMILIES["qwen3_moe"][1] | {"moe_intermediate_size": 128})
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": False, "sym": True}
 # name -> (family, quantization_config)
 QUANTIZED = {
@@ -158,6 +159,12 @@ QUANTIZED = {
     "packed8-granite": ("granite", quantized.packed_config(8, 128, True)),
     "awq-gemma3": ("gemma3_tiles", {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm",
                                     "zero_point": True}),
+    "fp8-block-glm4-moe": ("glm4_moe", {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+                                        "weight_block_size": [64, 64]}),
+    "fp8-block-moe": ("qwen3_moe_fp8", {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+                                        "weight_block_size": [128, 128]}),
+    "fp8-deepseek": ("deepseek_v3", {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+                                     "weight_block_size": [64, 64]}),
     "fp8-qwen2-moe": ("qwen2_moe", quantized.MODELS["fp8_channel"][3]),
     # GGUF files: the types that layers take in turns.
     "q8_0": ("llama", ["q8_0"]),
@@ -165,7 +172,7 @@ QUANTIZED = {
     "q4_k": ("llama", ["q4_k", "q8_0"]),
 }
 # Experts: no layer kernel (nor have those computed part by part), and no deterministic steps over ranks.
-SPARSE = ("mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss")
+SPARSE = ("deepseek_v2", "deepseek_v3", "mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss")
 SINGLE = ("packed8", "gptq8", "q8_0", "q4_k")  # the layer kernel does not multiply eight bits
 EDITS = {"repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2,
          "logit_bias": [[11, 2.5], [700, -4.0], [11, 0.5]], "bad_words": [[5], [9], [17, 23]]}

@@ -28,6 +28,7 @@ const Model kModels[] = {
     {"gpt-oss-20b, MXFP4", {32, 4, 2880, 2880, true}, ExpertFormat::mxfp4, true},
     {"gpt-oss-20b, bf16", {32, 4, 2880, 2880, true}, ExpertFormat::bf16, true},
     {"Qwen3-30B-A3B, bf16", {128, 8, 2048, 768, true}, ExpertFormat::bf16, false},
+    {"Qwen3-30B-A3B, FP8", {128, 8, 2048, 768, true}, ExpertFormat::fp8, false},
 };
 constexpr int kLayers = 3;
 constexpr int kMostRows = 2048;
@@ -64,6 +65,8 @@ struct Bench {
     auto memory = std::make_unique<Device<std::byte>>(bytes);
     if (model.format == ExpertFormat::bf16) {
       fill_normal(reinterpret_cast<Bf16*>(memory->get()), bytes / 2, 0.02F, 1, nullptr);
+    } else if (model.format == ExpertFormat::fp8) {
+      fill_fp8(memory->get(), bytes, 0.02F, 1, nullptr);
     } else {
       fill_mxfp4(memory->get(), bytes, 0.02F, 1, nullptr);
     }

@@ -90,6 +90,40 @@ struct Experts {
       EXPECT_EQ(bad.read()[0], 0);
     }
   }
+  /// In FP8, packed from the bf16 that each number and its scale stand for; every code but the NaNs
+  /// occurs. `tag` tells it from the others.
+  struct Fp8 {};
+  Experts(Fp8, int count, int out, int in, unsigned seed)
+      : values(size(count, out) * at(in)),
+        memory(at(count) * expert_bytes(ExpertFormat::fp8, out, in)),
+        weight{ExpertFormat::fp8, memory.get()} {
+    std::minstd_rand random(seed);
+    cudaMemset(memory.get(), 0, at(count) * expert_bytes(ExpertFormat::fp8, out, in));
+    const int units = expert_units(in);
+    for (int e = 0; e < count; ++e) {
+      std::vector<float> scales(size(out, units));
+      for (float& s : scales) s = 0.0002F + 0.0000001F * static_cast<float>(random() % 9973);
+      for (int row = 0; row < out; ++row) {
+        for (int k = 0; k < in; ++k) {
+          const auto code = static_cast<unsigned>(random() >> 8 & 255U);
+          const int exponent = static_cast<int>(code >> 3 & 15U);
+          const auto fraction = static_cast<float>(code & 7U);
+          float v =
+              exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+          if ((code & 127U) == 127U) v = 0;
+          v *= scales[size(row, units) + at(k / kExpertUnit)];
+          values[(size(e, out) + at(row)) * at(in) + at(k)] = rounded((code & 128U) != 0 ? -v : v);
+        }
+      }
+      const auto first = values.begin() + static_cast<std::ptrdiff_t>(size(e, out) * at(in));
+      const Device<Bf16> wide(
+          std::vector<Bf16>(first, first + static_cast<std::ptrdiff_t>(size(out, in))));
+      const Device<float> device_scales(scales);
+      pack_fp8({out, in, wide.get(), device_scales.get()},
+               memory.get() + at(e) * expert_bytes(ExpertFormat::fp8, out, in), nullptr);
+      EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    }
+  }
 };
 
 }  // namespace baton::cuda

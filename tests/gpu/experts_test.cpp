@@ -38,6 +38,7 @@ struct Layer {
   Device<std::byte> workspace;
 
   static Experts make(ExpertFormat format, int count, int out, int in, bool gates, unsigned seed) {
+    if (format == ExpertFormat::fp8) return Experts(Experts::Fp8{}, count, out, in, seed);
     return format == ExpertFormat::bf16 ? Experts(count, out, in, seed)
                                         : Experts(count, out, in, gates, seed);
   }
@@ -140,13 +141,17 @@ const Case kCases[] = {
     {{4, 1, 512, 1088, false}, ExpertFormat::bf16},  {{6, 3, 1088, 192, true}, ExpertFormat::bf16},
     {{8, 2, 160, 96, true}, ExpertFormat::mxfp4},    {{32, 4, 480, 288, true}, ExpertFormat::mxfp4},
     {{128, 8, 256, 64, false}, ExpertFormat::mxfp4}, {{3, 1, 3872, 64, false}, ExpertFormat::mxfp4},
-    {{3, 2, 64, 3904, true}, ExpertFormat::mxfp4},
+    {{3, 2, 64, 3904, true}, ExpertFormat::mxfp4},   {{8, 2, 160, 96, true}, ExpertFormat::fp8},
+    {{32, 4, 480, 288, true}, ExpertFormat::fp8},    {{128, 8, 256, 64, false}, ExpertFormat::fp8},
+    {{3, 2, 2048, 1408, true}, ExpertFormat::fp8},
 };
 
 std::string name_of(const Case& c) {
   return std::to_string(c.shape.count) + " experts of " + std::to_string(c.shape.hidden) + " x " +
          std::to_string(c.shape.intermediate) +
-         (c.format == ExpertFormat::bf16 ? ", bf16" : ", MXFP4");
+         (c.format == ExpertFormat::bf16  ? ", bf16"
+          : c.format == ExpertFormat::fp8 ? ", FP8"
+                                          : ", MXFP4");
 }
 
 /// How far the worst element is off, of what is typical.
@@ -201,14 +206,14 @@ TEST_F(ExpertsTest, SumsAreThoseOfTheHost) {
     // Lest a path that is never taken passes.
     cudaDeviceProp device{};
     cudaGetDeviceProperties(&device, 0);
-    const bool whole = c.format == ExpertFormat::mxfp4 || shape.hidden % 64 == 0;
+    const bool whole = c.format != ExpertFormat::bf16 || shape.hidden % 64 == 0;
     EXPECT_GE(served, device.major == 9 && whole ? 8 : 0) << name_of(c);
   }
 }
 
 /// More steps than one behind each other: rings and buffers are as the last call left them.
 TEST_F(ExpertsTest, CallsFollowEachOther) {
-  for (const ExpertFormat format : {ExpertFormat::bf16, ExpertFormat::mxfp4}) {
+  for (const ExpertFormat format : {ExpertFormat::bf16, ExpertFormat::mxfp4, ExpertFormat::fp8}) {
     const Layer layer({32, 4, 512, 256, true}, 64, format);
     for (const ExpertPath path : {ExpertPath::stream, ExpertPath::few, ExpertPath::wide}) {
       const int rows = path == ExpertPath::few ? 8 : 64;
@@ -221,7 +226,7 @@ TEST_F(ExpertsTest, CallsFollowEachOther) {
 }
 
 TEST_F(ExpertsTest, DeterministicRowsKeepTheirBits) {
-  for (const ExpertFormat format : {ExpertFormat::bf16, ExpertFormat::mxfp4}) {
+  for (const ExpertFormat format : {ExpertFormat::bf16, ExpertFormat::mxfp4, ExpertFormat::fp8}) {
     const ExpertShape shape{16, 3, 256, 160, true};
     const Layer layer(shape, 300, format);
     const std::vector<float> all = layer.run(0, 300, true);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "workers/model/gpu_format.h"
+#include "workers/model/gpu_fp8_experts.h"
 #include "workers/model/stored_part.h"
 
 namespace baton {
@@ -73,6 +74,15 @@ void GpuBring::widened(const MatrixPiece& p, const LinearWeight& to) const {
   } else {
     upload_.columns(from.plain, p.columns, to.data);  // of what is cut by inputs: all of `to`
   }
+}
+
+void bring_fp8_expert(const GpuBring& bring, const FeedForwardSource& from, const MlpSpec& spec,
+                      const LayerCut& cut, int expert, Fp8ExpertStage& stage) {
+  const std::vector<MatrixPiece> up = pieces_of_up(from, spec, cut);
+  const MatrixPiece down = piece_behind(from.down, cut, cut.middle);
+  bring.matrix(up, stage.gate_up(expert));
+  bring.matrix({down}, stage.down(expert));
+  stage.take_scales(expert, up, down);
 }
 
 }  // namespace baton

@@ -32,4 +32,9 @@ class GpuBring {
   const QuantMethod method_;
 };
 
+class Fp8ExpertStage;
+/// Brings an expert's matrices, which are in FP8, to where they are packed from.
+void bring_fp8_expert(const GpuBring& bring, const FeedForwardSource& from, const MlpSpec& spec,
+                      const LayerCut& cut, int expert, Fp8ExpertStage& stage);
+
 }  // namespace baton

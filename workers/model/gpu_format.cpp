@@ -148,11 +148,46 @@ std::optional<std::vector<std::int32_t>> order_by_group(std::span<const std::int
   return order;
 }
 
+namespace {
+
+/// Each unit of inputs must have one scale. Rows have one each.
+bool keeps_fp8(const ModelConfig& config, const Checkpoint* checkpoint, int layer,
+               const GpuCut& cut) {
+  const Quantization& q = config.quantization;
+  const TensorNames& names = config.names;
+  if (q.method != QuantMethod::fp8 || names.expert_storage != ExpertStorage::each) return false;
+  const ExpertSpec& experts = config.layer(layer).experts;
+  if (experts.expert.bias || !experts.expert.gated) return false;
+  const Slice part = cut.part(experts.expert.intermediate);
+  const auto whole_units = [&q](std::int64_t first) {
+    return q.block_columns == 0 ||
+           (q.block_columns % cuda::kExpertUnit == 0 && first % cuda::kExpertUnit == 0);
+  };
+  if (config.hidden % cuda::kMxfp4Inputs != 0 || part.count % cuda::kMxfp4Inputs != 0 ||
+      !whole_units(part.first) || !whole_units(part.count * (cut.whole() ? 0 : 1))) {
+    return false;
+  }
+  if (checkpoint == nullptr) return true;
+  const std::string prefix =
+      decoder_root(names, *checkpoint) + "layers." + std::to_string(layer) + "." + names.experts;
+  for (int e = 0; e < experts.count; ++e) {
+    for (const std::string& name : {names.expert_gate, names.expert_up, names.expert_down}) {
+      if (!stored_quantized(q, *checkpoint, prefix + std::to_string(e) + "." + name)) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
 cuda::ExpertFormat gpu_expert_format(const ModelConfig& config, const Checkpoint* checkpoint,
-                                     int layer) {
+                                     int layer, const GpuCut& cut) {
+  if (keeps_fp8(config, checkpoint, layer, cut)) return cuda::ExpertFormat::fp8;
   const TensorNames& names = config.names;
   bool mxfp4 = config.quantization.mxfp4;
-  if (names.expert_storage != ExpertStorage::interleaved) return cuda::ExpertFormat::bf16;
+  if (!cut.whole() || names.expert_storage != ExpertStorage::interleaved) {
+    return cuda::ExpertFormat::bf16;
+  }
   if (checkpoint != nullptr) {
     const std::string experts =
         decoder_root(names, *checkpoint) + "layers." + std::to_string(layer) + "." + names.experts;

@@ -12,14 +12,16 @@
 #include "workers/cuda/linear/quantized_layout.h"
 #include "workers/model/config.h"
 #include "workers/model/cut.h"
+#include "workers/model/gpu_cut.h"
 #include "workers/model/safetensors.h"
 
 namespace baton {
 
-/// How a layer's experts are kept: in MXFP4 if all their matrices are stored so, else in bf16.
+/// How a layer's experts are kept: in MXFP4 if all their matrices are stored so, on one GPU; in FP8
+/// likewise, also by a rank whose part of the features begins where a scale does; else in bf16.
 /// Without a checkpoint as the configuration says.
 cuda::ExpertFormat gpu_expert_format(const ModelConfig& config, const Checkpoint* checkpoint,
-                                     int layer);
+                                     int layer, const GpuCut& cut);
 
 /// Of one matrix, fused out of several layers where the kernels want it so (q, k and v; gate and
 /// up).

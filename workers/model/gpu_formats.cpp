@@ -86,8 +86,7 @@ LinearFormat GpuFormats::shared_down(int layer) const {
 }
 
 cuda::ExpertFormat GpuFormats::experts(int layer) const {
-  if (!cut_.whole()) return cuda::ExpertFormat::bf16;
-  return gpu_expert_format(config_, checkpoint_, layer);
+  return gpu_expert_format(config_, checkpoint_, layer, cut_);
 }
 
 LinearFormat GpuFormats::lm_head() const {

@@ -28,7 +28,7 @@ class GpuFormats {
   /// Of what all tokens take beside a layer's experts.
   LinearFormat shared_gate_up(int layer) const;
   LinearFormat shared_down(int layer) const;
-  /// Of a layer's experts: as gpu_expert_format() on one GPU. Several have them in bf16.
+  /// Of a layer's experts: as gpu_expert_format().
   cuda::ExpertFormat experts(int layer) const;
   /// Quantisers leave it plain as a rule.
   LinearFormat lm_head() const;

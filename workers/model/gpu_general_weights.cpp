@@ -1,5 +1,6 @@
 #include "workers/model/gpu_general_weights.h"
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -7,6 +8,7 @@
 #include "workers/model/checkpoint_reader.h"
 #include "workers/model/error.h"
 #include "workers/model/gpu_bring.h"
+#include "workers/model/gpu_fp8_experts.h"
 #include "workers/model/gpu_layer_cut.h"
 #include "workers/model/gpu_shapes.h"
 #include "workers/model/gpu_upload.h"
@@ -143,6 +145,7 @@ class Loader {
         bring_(upload_, c.quantization) {}
 
   void everything(int ordinal, std::atomic<int>& percent, GpuWeights& w) {
+    ordinal_ = ordinal;
     plain(reader_.embedding(), w.embedding, false);
     put(reader_.final_norm(), reader_.final_norm_bias(), w.general_final_norm);
     const LinearSource head = reader_.lm_head();
@@ -248,6 +251,7 @@ class Loader {
   void experts(int layer, const ExpertSpec& e, const GpuLayer& to) {
     const std::int64_t middle = cut_.part(e.expert.intermediate).count;
     const std::int64_t elements = middle * c_.hidden;
+    if (to.expert_down.format == cuda::ExpertFormat::fp8) return fp8_experts(layer, e, to);
     const auto at = [](const float* first, std::int64_t i) {
       return first == nullptr ? nullptr : first + i;
     };
@@ -267,6 +271,17 @@ class Loader {
             {bf16_of(to.expert_gate_up) + 2 * elements * i, 2 * features, c_.hidden},
             {bf16_of(to.expert_down) + elements * i, c_.hidden, features}, up_bias, down_bias);
     }
+  }
+
+  /// Of families without biases on them; the layer's jobs are done then.
+  void fp8_experts(int layer, const ExpertSpec& e, const GpuLayer& to) {
+    const LayerCut cut(c_, cut_, e.expert.intermediate);
+    if (!stage_) stage_.emplace(e.count, c_.hidden, static_cast<int>(cut.middle.count));
+    for (int i = 0; i < e.count; ++i) {
+      bring_fp8_expert(bring_, reader_.expert(layer, i), e.expert, cut, i, *stage_);
+    }
+    flush(ordinal_);
+    stage_->pack(to.expert_gate_up, to.expert_down);
   }
 
   void mxfp4(const LinearSource& from, int expert, const cuda::ExpertWeight& to) {
@@ -289,6 +304,8 @@ class Loader {
   CheckpointReader reader_;
   GpuUpload upload_;
   GpuBring bring_;
+  int ordinal_ = 0;
+  std::optional<Fp8ExpertStage> stage_;
 };
 
 void randomise(const cuda::ExpertWeight& w, int count, int out, int in, std::uint64_t seed,

@@ -1,5 +1,7 @@
 #include "workers/model/gpu_layer_cut.h"
 
+#include "workers/cuda/layer/expert_layout.h"
+
 namespace baton {
 
 namespace {
@@ -88,6 +90,24 @@ std::vector<float> numbers_of(const std::vector<float>& all, const Slice& slice)
   std::vector<float> mine;
   if (!all.empty()) append(mine, all, slice.first, slice.count);
   return mine;
+}
+
+std::vector<float> fp8_unit_scales(const std::vector<MatrixPiece>& pieces, std::int64_t rows) {
+  const std::int64_t units = cuda::expert_units(static_cast<int>(pieces.front().columns.count));
+  std::vector<float> scales(static_cast<std::size_t>(rows * units));
+  for (const MatrixPiece& piece : pieces) {
+    const Fp8Weight& fp8 = *piece.from->fp8;
+    for (std::int64_t r = 0; r < piece.rows.count; ++r) {
+      const std::int64_t row = piece.row + (piece.interleaved ? r / 8 * 16 + r % 8 : r);
+      const std::int64_t line = (piece.rows.first + r) / fp8.block_rows * fp8.scales.columns;
+      for (std::int64_t unit = 0; unit < units; ++unit) {
+        const std::int64_t column = piece.columns.first + unit * cuda::kExpertUnit;
+        scales[static_cast<std::size_t>(row * units + unit)] =
+            cpu::element(fp8.scales.data, fp8.scales.type, line + column / fp8.block_columns);
+      }
+    }
+  }
+  return scales;
 }
 
 }  // namespace baton

@@ -48,4 +48,8 @@ std::vector<float> qkv_part(const std::vector<float>& all, const ModelConfig& c,
 std::vector<float> up_part(const std::vector<float>& all, const MlpSpec& spec, const LayerCut& cut);
 std::vector<float> numbers_of(const std::vector<float>& all, const Slice& slice);
 
+/// The scales of a matrix in FP8 of `rows` features that becomes of some pieces: [rows, units],
+/// where each unit of 64 inputs has one (expert_layout.h).
+std::vector<float> fp8_unit_scales(const std::vector<MatrixPiece>& pieces, std::int64_t rows);
+
 }  // namespace baton

@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "workers/cuda/layer/experts_load.h"
 #include "workers/cuda/linear/quantized_load.h"
 #include "workers/model/gpu_bring.h"
 #include "workers/model/gpu_cut.h"
 #include "workers/model/gpu_formats.h"
+#include "workers/model/gpu_fp8_experts.h"
 #include "workers/model/gpu_general_weights.h"
 #include "workers/model/gpu_layer_cut.h"
 #include "workers/model/gpu_limits.h"
@@ -98,8 +101,8 @@ void place(const ModelConfig& c, const GpuFormats& formats, const GpuCut& cut, P
       const ExpertSpec& e = c.experts();
       l.router = places.matrix(e.count, c.hidden);
       const int middle = e.expert.intermediate;
-      l.expert_gate_up = places.experts(ExpertFormat::bf16, e.count, 2 * middle, c.hidden);
-      l.expert_down = places.experts(ExpertFormat::bf16, e.count, c.hidden, middle);
+      l.expert_gate_up = places.experts(formats.experts(i), e.count, 2 * middle, c.hidden);
+      l.expert_down = places.experts(formats.experts(i), e.count, c.hidden, middle);
       continue;
     }
     l.gate_up = places.matrix(2 * std::int64_t{c.intermediate()}, c.hidden, formats.gate_up(i));
@@ -133,6 +136,22 @@ void upload_rope(const ModelConfig& c, const RopeConfig& rope, const GpuRope& to
 
 void upload_ropes(const ModelConfig& c, const GpuWeights& w) {
   for (std::size_t i = 0; i < c.ropes.size(); ++i) upload_rope(c, c.ropes[i], w.ropes[i]);
+}
+
+/// The experts of a layer, by way of `stage`. All that is to be uploaded is then.
+void bring_fp8_experts(const GpuBring& bring, GpuUpload& upload, int ordinal,
+                       CheckpointReader& reader, const ModelConfig& c, const GpuCut& cut, int layer,
+                       std::optional<Fp8ExpertStage>& stage, const GpuLayer& to) {
+  const MlpSpec& expert = c.experts().expert;
+  const LayerCut parts(c, cut, expert.intermediate);
+  if (!stage) stage.emplace(c.experts().count, c.hidden, static_cast<int>(parts.middle.count));
+  for (int e = 0; e < c.experts().count; ++e) {
+    const FeedForwardSource from = reader.expert(layer, e);
+    bring_fp8_expert(bring, from, expert, parts, e, *stage);
+  }
+  std::atomic<int> ignored{0};
+  upload.run(ordinal, ignored);
+  stage->pack(to.expert_gate_up, to.expert_down);
 }
 
 /// The experts of a layer, quantised ones dequantised.
@@ -194,6 +213,21 @@ void randomise(const LinearWeight& w, std::uint64_t seed, cuda::Stream stream) {
                        order.size() * sizeof order[0], stream);
 }
 
+void randomise_fp8_experts(const ModelConfig& c, const GpuLayer& l, std::uint64_t& seed,
+                           cuda::Stream stream) {
+  if (!l.sparse() || l.expert_down.format != ExpertFormat::fp8) return;
+  constexpr float kDeviation = 0.02F;
+  const ExpertSpec& e = c.experts();
+  const int middle = e.expert.intermediate;
+  const auto fill = [&](const cuda::ExpertWeight& w, int out, int in) {
+    cuda::fill_fp8(const_cast<std::byte*>(w.data),
+                   size(e.count) * cuda::expert_bytes(w.format, out, in), kDeviation, seed++,
+                   stream);
+  };
+  fill(l.expert_gate_up, 2 * middle, c.hidden);
+  fill(l.expert_down, c.hidden, middle);
+}
+
 }  // namespace
 
 std::uint64_t gpu_weight_bytes(const ModelConfig& config, const Checkpoint* checkpoint,
@@ -228,10 +262,15 @@ void load_gpu_weights(const ModelConfig& config, const Checkpoint& checkpoint, i
   GpuUpload upload(config.quantization);
   const GpuBring bring(upload, config.quantization);
   upload.plain(reader.embedding(), w.embedding, false);
+  std::optional<Fp8ExpertStage> stage;
   for (int i = 0; i < config.layers; ++i) {
     const GpuLayer& to = w.layers[size(i)];
     bring_layer(upload, bring, config, cut, i, reader.layer(i), to);
-    if (to.sparse()) bring_experts(bring, reader, config, cut, i, to);
+    if (to.sparse() && to.expert_down.format == ExpertFormat::fp8) {
+      bring_fp8_experts(bring, upload, ordinal, reader, config, cut, i, stage, to);
+    } else if (to.sparse()) {
+      bring_experts(bring, reader, config, cut, i, to);
+    }
     if (upload.held_bytes() < kMostHeld) continue;
     std::atomic<int> ignored{0};
     upload.run(ordinal, ignored);
@@ -273,6 +312,7 @@ void random_gpu_weights(const ModelConfig& whole, std::atomic<int>& percent, Gpu
       stream.synchronize();
     }
   }
+  for (const GpuLayer& l : w.layers) randomise_fp8_experts(config, l, seed, stream.get());
   ones(w.final_norm, config.hidden);
   if (!has_fused_layers(config)) randomise_general_weights(config, w);
   stream.synchronize();

@@ -53,13 +53,20 @@ std::uint64_t mxfp4_on_gpu(const TensorView& view, bool scales, bool kept) {
 }
 
 /// All layers that have experts have them in one format.
-bool keeps_mxfp4(const ModelConfig& config, const Checkpoint& checkpoint, TensorBytes how) {
+cuda::ExpertFormat experts_format(const ModelConfig& config, const Checkpoint& checkpoint,
+                                  TensorBytes how) {
   const GpuCut cut{{0, how == TensorBytes::on_gpus ? 2 : 1}, false};
   for (int i = 0; i < config.layers; ++i) {
     if (!config.sparse(i)) continue;
-    return GpuFormats(config, &checkpoint, cut).experts(i) == cuda::ExpertFormat::mxfp4;
+    return GpuFormats(config, &checkpoint, cut).experts(i);
   }
-  return false;
+  return cuda::ExpertFormat::bf16;
+}
+
+/// Of experts that stay in FP8, which have a scale for 64 inputs of each feature.
+std::uint64_t fp8_on_gpu(const TensorView& view) {
+  const bool codes = view.dtype == "F8_E4M3";
+  return codes ? view.bytes * cuda::kFp8UnitBytes / cuda::kFp8WordBytes : 0;
 }
 
 /// `widened`: of what is bf16 on GPUs however it is stored.
@@ -281,15 +288,18 @@ RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint
   const std::string root = decoder_root(names, checkpoint);
   const std::string layers = root + "layers.";
   const std::string head = head_name(names, checkpoint);
-  const bool kept = keeps_mxfp4(config, checkpoint, how);
+  const cuda::ExpertFormat format = experts_format(config, checkpoint, how);
   for (const auto& [name, view] : checkpoint.tensors()) {
     const bool table = name.starts_with(root + names.embedding);
     const bool expert =
         !names.experts.empty() && name.find("." + names.experts) != std::string::npos;
     const bool mxfp4 = expert && how != TensorBytes::stored && view.dtype == "U8" &&
                        config.quantization.method == QuantMethod::none;
-    const std::uint64_t bytes = mxfp4 ? mxfp4_on_gpu(view, name.ends_with("_scales"), kept)
-                                      : bytes_of(config.quantization, view, how, table || expert);
+    const bool fp8 = expert && how != TensorBytes::stored && format == cuda::ExpertFormat::fp8;
+    const std::uint64_t bytes =
+        mxfp4 ? mxfp4_on_gpu(view, name.ends_with("_scales"), format == cuda::ExpertFormat::mxfp4)
+        : fp8 ? fp8_on_gpu(view)
+              : bytes_of(config.quantization, view, how, table || expert);
     std::string_view rest(name);
     if (name.starts_with(layers)) {
       rest.remove_prefix(layers.size());

@@ -340,6 +340,96 @@ TEST(GpuCuts, ExpertsInMxfp4AreKeptByOneGpuAlone) {
   EXPECT_EQ(GpuFormats(plain.config, &plain.files, whole).experts(0), cuda::ExpertFormat::bf16);
 }
 
+/// A unit of 64 inputs has one scale, whoever has the unit.
+TEST(GpuCuts, ExpertsInFp8AreKeptWhereUnitsHaveOneScale) {
+  ModelConfig c = load_model_config(golden("qwen3_moe"));
+  c.hidden = 256;
+  c.quantization.method = QuantMethod::fp8;
+  c.quantization.block_rows = 128;
+  const auto kept = [&c](int intermediate, int ranks, int block) {
+    for (LayerSpec& layer : c.parts) layer.experts.expert.intermediate = intermediate;
+    c.quantization.block_columns = block;
+    const GpuCut cut{{ranks - 1, ranks}, false};
+    return GpuFormats(c, nullptr, cut).experts(c.layers - 1) == cuda::ExpertFormat::fp8;
+  };
+  EXPECT_TRUE(kept(128, 1, 128));
+  EXPECT_TRUE(kept(128, 2, 128));
+  EXPECT_FALSE(kept(128, 4, 128)) << "two ranks would share a unit";
+  EXPECT_TRUE(kept(128, 4, 0)) << "one scale for all inputs";
+  EXPECT_FALSE(kept(128, 1, 32)) << "a unit has two scales";
+  EXPECT_TRUE(kept(96, 1, 128));
+  EXPECT_FALSE(kept(112, 1, 128)) << "no whole halves of units";
+  for (LayerSpec& layer : c.parts) layer.experts.expert.bias = true;
+  EXPECT_FALSE(kept(128, 1, 128));
+  // The checkpoint decides: its experts are not in FP8.
+  const Model plain("qwen3_moe");
+  ModelConfig said = plain.config;
+  said.quantization.method = QuantMethod::fp8;
+  for (int i = 0; i < said.layers; ++i) {
+    if (!said.sparse(i)) continue;
+    EXPECT_EQ(GpuFormats(said, &plain.files, GpuCut{}).experts(i), cuda::ExpertFormat::bf16);
+  }
+}
+
+TEST(GpuCuts, ScalesOfAUnitAreThoseOfItsRowAndInputs) {
+  std::vector<float> scales(2 * 3);  // of blocks of 16 x 128
+  std::iota(scales.begin(), scales.end(), 1.0F);
+  LinearSource source;
+  source.fp8 = Fp8Weight{};
+  source.fp8->out = 32;
+  source.fp8->in = 320;
+  source.fp8->block_rows = 16;
+  source.fp8->block_columns = 128;
+  source.fp8->scales.data = reinterpret_cast<const std::byte*>(scales.data());
+  source.fp8->scales.type = cpu::ElementType::f32;
+  source.fp8->scales.rows = 2;
+  source.fp8->scales.columns = 3;
+  const std::vector<float> all = fp8_unit_scales({{&source, {0, 32}, {0, 320}, 0, false}}, 32);
+  ASSERT_EQ(all.size(), 32U * 5);
+  EXPECT_EQ(std::vector<float>(all.begin(), all.begin() + 5), (std::vector<float>{1, 1, 2, 2, 3}));
+  EXPECT_EQ(std::vector<float>(all.end() - 5, all.end()), (std::vector<float>{4, 4, 5, 5, 6}));
+  // Some rows of two matrices in turns of eight, and some of their inputs.
+  const std::vector<float> some = fp8_unit_scales(
+      {{&source, {0, 8}, {64, 128}, 0, true}, {&source, {16, 8}, {64, 128}, 8, true}}, 16);
+  ASSERT_EQ(some.size(), 16U * 2);
+  for (std::size_t row = 0; row < 16; ++row) {
+    EXPECT_EQ(some[2 * row], row < 8 ? 1 : 4);
+    EXPECT_EQ(some[2 * row + 1], row < 8 ? 2 : 5);
+  }
+}
+
+/// Latent vectors are one head's: every rank has all of what leads to them.
+TEST(GpuCuts, LatentSizesThatGpusServe) {
+  ModelConfig c = load_model_config(golden("deepseek_v3"));
+  const auto refused = [&c] {
+    try {
+      check_gpu_limits(c);
+    } catch (const ModelError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(refused().find("sizes are no multiples of 8"), std::string::npos);
+  c.hidden = 256;
+  c.heads = c.kv_heads = 8;
+  c.latent = {.rank = 512, .q_rank = 96, .plain = 128, .value = 128, .rope = 64};
+  c.head_dim = 192;
+  for (LayerSpec& layer : c.parts) {
+    layer.mlp.intermediate = layer.sparse() ? 0 : 512;
+    if (!layer.sparse()) continue;
+    layer.experts.expert.intermediate = layer.experts.shared.intermediate = 128;
+  }
+  EXPECT_EQ(refused(), "");
+  EXPECT_EQ(refusal(c, {{0, 4}, false}), "");
+  const ModelConfig own = config_of_rank(c, {1, 4});
+  EXPECT_EQ(own.heads, 2);
+  EXPECT_EQ(own.pool_heads(), 1);
+  EXPECT_EQ(own.pool_dim(), 288);
+  EXPECT_EQ(own.attended_columns(), 256);
+  c.latent.rank = 1024;
+  EXPECT_NE(refused().find("more than 512 and 128 numbers"), std::string::npos);
+}
+
 TEST(GpuCuts, WhatEveryTokenTakesIsKeptWhereARankHasWholeGroups) {
   ModelConfig c = load_model_config(golden("qwen2_moe"));
   c.quantization.method = QuantMethod::awq;

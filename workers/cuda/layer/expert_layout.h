@@ -1,7 +1,7 @@
 // How experts' weights lie on the device. In bf16 as a matrix [out, in], row by row. In MXFP4 (four
 // bits a number, e2m1, and a power of two for 32 inputs of a feature) in the order in which a warp
-// multiplies them, scales among them, so that any run of units is one run of bytes. Plain C++: the
-// kernels, what packs, and tests share it.
+// multiplies them, scales among them, so that any run of units is one run of bytes; likewise in FP8
+// (E4M3, with fp32 scales). Plain C++: the kernels, what packs, and tests share it.
 //
 // A tile is 16 features, a unit 64 inputs of it: two halves of 32, which share a scale, and four
 // instructions of 16. Lane 4 g + t holds rows g and g + 8 of a tile, and of 16 inputs 2 t, 2 t + 1,
@@ -16,6 +16,7 @@ namespace baton::cuda {
 enum class ExpertFormat : std::uint8_t {
   bf16,
   mxfp4,  // inputs a multiple of 32, features one of 16
+  fp8,    // likewise
 };
 
 constexpr int kExpertTile = 16;
@@ -29,6 +30,12 @@ constexpr int kMxfp4UnitBytes = kMxfp4WordBytes + 32;
 /// that one exact product makes them weights. Scales above 2 do not fit.
 constexpr int kMxfp4ScaleOffset = 126;
 constexpr int kMxfp4LargestScale = 128;
+
+constexpr int kFp8WordBytes =
+    1024;  // of a unit: 16 bytes a lane of the first half, then of the other
+constexpr int kFp8UnitBytes = kFp8WordBytes + kExpertTile * 4;  // and a scale a feature
+/// Scales are kept times this (fp8_numbers.cuh).
+constexpr float kFp8ScaleFactor = 0x1p120F;
 
 /// The experts of a layer: [count][out, in], densely.
 struct ExpertWeight {
@@ -44,14 +51,27 @@ constexpr std::size_t expert_bytes(ExpertFormat format, int out, int in) {
   if (format == ExpertFormat::bf16)
     return 2 * static_cast<std::size_t>(out) * static_cast<std::size_t>(in);
   return static_cast<std::size_t>(expert_tiles(out)) * static_cast<std::size_t>(expert_units(in)) *
-         kMxfp4UnitBytes;
+         (format == ExpertFormat::fp8 ? kFp8UnitBytes : kMxfp4UnitBytes);
 }
 
+/// How many units lie before that of a row and an input.
+constexpr std::size_t expert_units_before(int in, int row, int input) {
+  return static_cast<std::size_t>(row / kExpertTile) * static_cast<std::size_t>(expert_units(in)) +
+         static_cast<std::size_t>(input / kExpertUnit);
+}
 /// Where the unit of a row and an input begins.
 constexpr std::size_t mxfp4_unit_at(int in, int row, int input) {
-  return (static_cast<std::size_t>(row / kExpertTile) * static_cast<std::size_t>(expert_units(in)) +
-          static_cast<std::size_t>(input / kExpertUnit)) *
-         kMxfp4UnitBytes;
+  return expert_units_before(in, row, input) * kMxfp4UnitBytes;
+}
+
+/// Which byte of its unit a number in FP8 is. An instruction has two words: of inputs 2 t and
+/// 2 t + 1, and of those 8 behind; in each, row g has the upper bytes of both halves.
+constexpr int fp8_byte_at(int row, int input) {
+  const int within = input % kExpertUnit;
+  const int lane = row % 8 * 4 + within % 8 / 2;
+  const int step = within / 16;
+  return step / 2 * (kFp8WordBytes / 2) + lane * 16 + step % 2 * 8 + within % 16 / 8 * 4 +
+         within % 2 * 2 + (row % kExpertTile < 8 ? 1 : 0);
 }
 
 /// Which of the unit's words a number is in, and the bits that it sets there.

@@ -65,9 +65,9 @@ void experts(const ExpertCall& call, Stream stream) {
   if (call.rows > kMostExpertRows || shape.hidden % 16 != 0 || shape.intermediate % 16 != 0) {
     throw CudaError("experts: too many rows, or sizes that are no multiples of 16");
   }
-  if (call.gate_up.format == ExpertFormat::mxfp4 &&
+  if (call.gate_up.format != ExpertFormat::bf16 &&
       (shape.hidden % kMxfp4Inputs != 0 || shape.intermediate % kMxfp4Inputs != 0)) {
-    throw CudaError("experts: MXFP4 sizes are multiples of 32");
+    throw CudaError("experts: sizes of MXFP4 and FP8 are multiples of 32");
   }
   const int piece = piece_rows(call);
   Workspace space(shape, call.rows, piece, static_cast<std::byte*>(call.workspace));

@@ -399,14 +399,25 @@ bool few_experts_fit(const ExpertCall& call) {
       call.rule.groups > 1 || call.gate_up.format != call.down.format || !is_hopper()) {
     return false;
   }
-  return call.gate_up.format == ExpertFormat::bf16 ? fits<ExpertFormat::bf16>(call, kAlone)
-                                                   : fits<ExpertFormat::mxfp4>(call, kAlone);
+  switch (call.gate_up.format) {
+    case ExpertFormat::mxfp4:
+      return fits<ExpertFormat::mxfp4>(call, kAlone);
+    case ExpertFormat::fp8:
+      return fits<ExpertFormat::fp8>(call, kAlone);
+    default:
+      return fits<ExpertFormat::bf16>(call, kAlone);
+  }
 }
 
 void few_experts(const ExpertCall& call, Bf16* gated, Stream stream) {
-  if (call.gate_up.format == ExpertFormat::bf16)
-    return run<ExpertFormat::bf16>(call, gated, stream);
-  run<ExpertFormat::mxfp4>(call, gated, stream);
+  switch (call.gate_up.format) {
+    case ExpertFormat::mxfp4:
+      return run<ExpertFormat::mxfp4>(call, gated, stream);
+    case ExpertFormat::fp8:
+      return run<ExpertFormat::fp8>(call, gated, stream);
+    default:
+      return run<ExpertFormat::bf16>(call, gated, stream);
+  }
 }
 
 }  // namespace baton::cuda

@@ -1,5 +1,6 @@
 #include "workers/cuda/layer/experts_load.h"
 
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -63,7 +64,56 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+__global__ void __launch_bounds__(kThreads) pack_fp8_kernel(Fp8Part p, std::byte* to) {
+  const std::size_t n = std::size_t(p.in) * p.out;
+  const int units = expert_units(p.in);
+  for (std::size_t i = thread_index(); i < n; i += all_threads()) {
+    const int row = static_cast<int>(i / p.in);
+    const int input = static_cast<int>(i % p.in);
+    std::byte* const unit = to + expert_units_before(p.in, row, input) * kFp8UnitBytes;
+    const float scale = p.scales[std::size_t(row) * units + input / kExpertUnit];
+    const float v = __uint_as_float(std::uint32_t{p.values[i].bits} << 16);
+    const float number = scale == 0 ? 0.0F : v / scale;
+    unit[fp8_byte_at(row, input)] =
+        static_cast<std::byte>(__nv_cvt_float_to_fp8(number, __NV_SATFINITE, __NV_E4M3));
+    if (input % kExpertUnit != 0) continue;
+    reinterpret_cast<float*>(unit + kFp8WordBytes)[row % kExpertTile] = scale * kFp8ScaleFactor;
+  }
+}
+
+/// No byte has the highest bit of its exponent: all are below 2.
+__global__ void __launch_bounds__(kThreads)
+    fill_fp8_kernel(std::uint32_t* to, std::size_t n, float scale, std::uint64_t seed) {
+  constexpr int kUnitWords = kFp8UnitBytes / 4;
+  constexpr int kWords = kFp8WordBytes / 4;
+  for (std::size_t i = thread_index(); 4 * i < n; i += all_threads()) {
+    const auto bits =
+        philox4x32({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i >> 32), 3, 0},
+                   {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+    for (int j = 0; j < 4; ++j) {
+      const std::size_t at = 4 * i + j;
+      if (at >= n) break;
+      to[at] = at % kUnitWords < kWords ? bits[j] & 0xBFBFBFBFU : __float_as_uint(scale);
+    }
+  }
+}
+
 }  // namespace
+
+void pack_fp8(const Fp8Part& part, std::byte* to, Stream stream) {
+  const auto n = static_cast<std::size_t>(part.in) * static_cast<std::size_t>(part.out);
+  pack_fp8_kernel<<<blocks_for(n), kThreads, 0, stream>>>(part, to);
+  check(cudaGetLastError(), "pack_fp8");
+}
+
+void fill_fp8(std::byte* to, std::size_t bytes, float deviation, std::uint64_t seed,
+              Stream stream) {
+  constexpr float kDeviation = 0.6F;  // of a random byte
+  fill_fp8_kernel<<<blocks_for(bytes / 16), kThreads, 0, stream>>>(
+      reinterpret_cast<std::uint32_t*>(to), bytes / 4, deviation / kDeviation * kFp8ScaleFactor,
+      seed);
+  check(cudaGetLastError(), "fill_fp8");
+}
 
 void pack_mxfp4(const Mxfp4Part& part, std::byte* to, int* bad, Stream stream) {
   const auto n = static_cast<std::size_t>(part.in / kCodes) * static_cast<std::size_t>(part.out);

@@ -1,5 +1,6 @@
-// MXFP4 experts from a checkpoint's layout to that of the kernels (expert_layout.h), on the device,
-// at load time. All pointers are device memory; every call queues on `stream` and throws CudaError.
+// MXFP4 and FP8 experts from a checkpoint's layout to that of the kernels (expert_layout.h), on the
+// device, at load time. All pointers are device memory; every call queues on `stream` and throws
+// CudaError.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,21 @@ struct Mxfp4Part {
 constexpr int kBadMxfp4Scale = 2;
 void pack_mxfp4(const Mxfp4Part& part, std::byte* to, int* bad, Stream stream);
 
-/// For benchmarks: random numbers of about this deviation, a power of two.
+/// One matrix [out, in] of one expert in bf16, in the order of rows in which it is kept, that
+/// stands for FP8 numbers times scales: `scales` [out, ceil(in / 64)], fp32. A bf16 is nearer to
+/// the number that it was rounded from than any other one is, so packing finds exactly the stored
+/// ones.
+struct Fp8Part {
+  int out = 0;  // a multiple of 16
+  int in = 0;   // a multiple of 32
+  const Bf16* values = nullptr;
+  const float* scales = nullptr;
+};
+/// Writes expert_bytes() at `to`, which are zeroed first by the caller.
+void pack_fp8(const Fp8Part& part, std::byte* to, Stream stream);
+
+/// For benchmarks: random numbers of about this deviation; of MXFP4 a power of two.
+void fill_fp8(std::byte* to, std::size_t bytes, float deviation, std::uint64_t seed, Stream stream);
 void fill_mxfp4(std::byte* to, std::size_t bytes, float deviation, std::uint64_t seed,
                 Stream stream);
 

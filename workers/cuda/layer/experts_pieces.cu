@@ -14,6 +14,7 @@
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/layer/experts.h"
 #include "workers/cuda/layer/experts_pieces.h"
+#include "workers/cuda/layer/fp8_numbers.cuh"
 #include "workers/cuda/layer/gates.cuh"
 #include "workers/cuda/layer/mxfp4_numbers.cuh"
 #include "workers/cuda/mma.cuh"
@@ -141,6 +142,44 @@ struct LaneTile<ExpertFormat::mxfp4> {
   static __device__ __forceinline__ uint4 inputs(const std::uint16_t* x, int t) {
     const auto* pairs = reinterpret_cast<const std::uint32_t*>(x) + t;
     return {pairs[0], pairs[4], pairs[8], pairs[12]};
+  }
+  int words_at, scales_at;
+};
+
+template <>
+struct LaneTile<ExpertFormat::fp8> {
+  struct Unit {
+    uint4 words[2];
+    std::uint32_t low, high;  // scales, of rows g and g + 8
+  };
+  const std::byte* first;
+
+  __device__ __forceinline__ void point(const std::byte* expert, int tile, int out, int in, int g,
+                                        int t) {
+    const int last = out / kExpertTile - 1;
+    first = expert + std::int64_t{min(tile, last)} * expert_units(in) * kFp8UnitBytes;
+    words_at = (4 * g + t) * 16;
+    scales_at = kFp8WordBytes + 4 * g;
+  }
+  __device__ __forceinline__ void load(int unit, int in, int, Unit& to) const {
+    const bool inside = unit * kUnit < in;
+    const std::byte* at = first + unit * kFp8UnitBytes;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      to.words[half] =
+          inside ? load_weight(at + words_at + half * kFp8WordBytes / 2) : make_uint4(0, 0, 0, 0);
+    }
+    to.low = inside ? load_scales(at + scales_at) : 0;
+    to.high = inside ? load_scales(at + scales_at + 32) : 0;
+  }
+  static __device__ __forceinline__ void operands(const Unit& u, int half,
+                                                  std::uint32_t (&a)[2][4]) {
+    const float low = __uint_as_float(u.low), high = __uint_as_float(u.high);
+    dequantize_fp8(u.words[half].x, u.words[half].y, low, high, a[0]);
+    dequantize_fp8(u.words[half].z, u.words[half].w, low, high, a[1]);
+  }
+  static __device__ __forceinline__ uint4 inputs(const std::uint16_t* x, int t) {
+    return LaneTile<ExpertFormat::mxfp4>::inputs(x, t);
   }
   int words_at, scales_at;
 };
@@ -387,8 +426,14 @@ void run(const StreamProduct& p, const ExpertCall& call, Stream stream) {
 }  // namespace
 
 void experts_by_pieces(const StreamProduct& p, const ExpertCall& call, Stream stream) {
-  if (p.w.format == ExpertFormat::bf16) return run<ExpertFormat::bf16>(p, call, stream);
-  run<ExpertFormat::mxfp4>(p, call, stream);
+  switch (p.w.format) {
+    case ExpertFormat::mxfp4:
+      return run<ExpertFormat::mxfp4>(p, call, stream);
+    case ExpertFormat::fp8:
+      return run<ExpertFormat::fp8>(p, call, stream);
+    default:
+      return run<ExpertFormat::bf16>(p, call, stream);
+  }
 }
 
 }  // namespace baton::cuda

@@ -14,6 +14,7 @@
 #include "workers/cuda/hopper.cuh"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/layer/expert_layout.h"
+#include "workers/cuda/layer/fp8_numbers.cuh"
 #include "workers/cuda/layer/mxfp4_numbers.cuh"
 #include "workers/cuda/linear/quantized_layout.h"
 #include "workers/cuda/mma.cuh"
@@ -30,7 +31,7 @@ constexpr int kColumns = 8;                 // rows of x to an instruction
 
 /// One matrix of all experts, and how a tile of it is cut into stages.
 struct Matrix {
-  const std::uint8_t* data;  // MXFP4; bf16 has a tensor map
+  const std::uint8_t* data;  // MXFP4 and FP8; bf16 has a tensor map
   int out, in;
   int tiles, units;
   int splits;       // stages of a tile, ...
@@ -39,7 +40,14 @@ struct Matrix {
 
 template <ExpertFormat kFormat>
 constexpr int unit_bytes() {
-  return kFormat == ExpertFormat::bf16 ? kExpertTile * kRowBytes : kMxfp4UnitBytes;
+  switch (kFormat) {
+    case ExpertFormat::mxfp4:
+      return kMxfp4UnitBytes;
+    case ExpertFormat::fp8:
+      return kFp8UnitBytes;
+    default:
+      return kExpertTile * kRowBytes;
+  }
 }
 
 template <ExpertFormat kFormat>
@@ -171,6 +179,11 @@ struct Sums {
   }
 };
 
+/// Of feature lane / 4 of a unit in FP8; that of the feature eight behind lies 32 bytes on.
+__device__ __forceinline__ std::uint32_t fp8_scale_at(std::uint32_t unit, int lane) {
+  return unit + static_cast<std::uint32_t>(kFp8WordBytes + lane / 4 * 4);
+}
+
 /// Adds a unit's products: it lies at `unit` in shared memory, and is unit `k` of the tile.
 template <ExpertFormat kFormat, int kGroups>
 __device__ __forceinline__ void multiply(std::uint32_t unit, int k, int lane,
@@ -182,6 +195,11 @@ __device__ __forceinline__ void multiply(std::uint32_t unit, int k, int lane,
   if constexpr (kFormat == ExpertFormat::mxfp4) {
     words = load_shared(unit + static_cast<std::uint32_t>(lane * 16));
     scales = load_shared_word(unit + static_cast<std::uint32_t>(kMxfp4WordBytes + lane / 4 * 4));
+  }
+  float low = 0, high = 0;
+  if constexpr (kFormat == ExpertFormat::fp8) {
+    low = __uint_as_float(load_shared_word(fp8_scale_at(unit, lane)));
+    high = __uint_as_float(load_shared_word(fp8_scale_at(unit, lane) + 32));
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -198,6 +216,10 @@ __device__ __forceinline__ void multiply(std::uint32_t unit, int k, int lane,
         const int chunk = (half * 4 + i * 2 + lane / 16) ^ (lane % 8);
         load_inputs(row + static_cast<std::uint32_t>(chunk * 16), a[i]);
       }
+    } else if constexpr (kFormat == ExpertFormat::fp8) {
+      words = load_shared(unit + static_cast<std::uint32_t>(half * kFp8WordBytes / 2 + lane * 16));
+      dequantize_fp8(words.x, words.y, low, high, a[0]);
+      dequantize_fp8(words.z, words.w, low, high, a[1]);
     } else {
       const std::uint32_t low = mxfp4_scale(scales, 2 * half);
       const std::uint32_t high = mxfp4_scale(scales, 2 * half + 1);

@@ -255,13 +255,25 @@ void run_format(const StreamProduct& p, Stream stream) {
 
 bool stream_experts_fit(const StreamProduct& p) {
   if (p.routing->piece > 16 || !is_hopper()) return false;
-  return p.w.format == ExpertFormat::bf16 ? fits<ExpertFormat::bf16>(p)
-                                          : fits<ExpertFormat::mxfp4>(p);
+  switch (p.w.format) {
+    case ExpertFormat::mxfp4:
+      return fits<ExpertFormat::mxfp4>(p);
+    case ExpertFormat::fp8:
+      return fits<ExpertFormat::fp8>(p);
+    default:
+      return fits<ExpertFormat::bf16>(p);
+  }
 }
 
 void stream_experts(const StreamProduct& p, Stream stream) {
-  if (p.w.format == ExpertFormat::bf16) return run_format<ExpertFormat::bf16>(p, stream);
-  run_format<ExpertFormat::mxfp4>(p, stream);
+  switch (p.w.format) {
+    case ExpertFormat::mxfp4:
+      return run_format<ExpertFormat::mxfp4>(p, stream);
+    case ExpertFormat::fp8:
+      return run_format<ExpertFormat::fp8>(p, stream);
+    default:
+      return run_format<ExpertFormat::bf16>(p, stream);
+  }
 }
 
 }  // namespace baton::cuda

@@ -15,6 +15,7 @@
 #include "workers/cuda/hopper.cuh"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/layer/experts_ring.h"
+#include "workers/cuda/layer/fp8_numbers.cuh"
 #include "workers/cuda/layer/gates.cuh"
 #include "workers/cuda/layer/mxfp4_numbers.cuh"
 #include "workers/cuda/shared_memory.h"
@@ -41,10 +42,11 @@ constexpr int kRegisters = (kAtStart * kThreads - 128 * kProducerRegisters) / kM
 template <ExpertFormat kFormat>
 struct Stage {
   static constexpr bool kPlain = kFormat == ExpertFormat::bf16;
-  static constexpr int kUnits = kPlain ? 1 : 2;
+  static constexpr int kUnits = kFormat == ExpertFormat::mxfp4 ? 2 : 1;
+  static constexpr int kUnitBytes = kFormat == ExpertFormat::fp8 ? kFp8UnitBytes : kMxfp4UnitBytes;
   static constexpr int kXBytes = kWideRows * kRowBytes;  // of a unit
   static constexpr int kWAt = kUnits * kXBytes;
-  static constexpr int kTileBytes = kUnits * kMxfp4UnitBytes;  // MXFP4: of 16 features
+  static constexpr int kTileBytes = kUnits * kUnitBytes;  // if not plain: of 16 features
   static constexpr int kWBytes = kPlain ? kTile * kRowBytes : kTiles * kTileBytes;
   static constexpr int kBytes = (kWAt + kWBytes + 1023) / 1024 * 1024;
 };
@@ -126,6 +128,32 @@ __device__ __forceinline__ void produce(const CUtensorMap* w_map, const CUtensor
   }
 }
 
+/// A warp's 16 features of a unit that is not plain, as the left operands of four instructions.
+template <ExpertFormat kFormat>
+__device__ __forceinline__ void unit_operands(const std::uint8_t* at, int lane,
+                                              std::uint32_t (&w)[4][4]) {
+  if constexpr (kFormat == ExpertFormat::fp8) {
+    const auto* const scales = reinterpret_cast<const float*>(at + kFp8WordBytes) + lane / 4;
+    const float low = scales[0], high = scales[8];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint4 words =
+          *reinterpret_cast<const uint4*>(at + half * kFp8WordBytes / 2 + lane * 16);
+      dequantize_fp8(words.x, words.y, low, high, w[2 * half]);
+      dequantize_fp8(words.z, words.w, low, high, w[2 * half + 1]);
+    }
+  } else {
+    const uint4 words = *reinterpret_cast<const uint4*>(at + lane * 16);
+    const auto scales =
+        *reinterpret_cast<const std::uint32_t*>(at + kMxfp4WordBytes + lane / 4 * 4);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      dequantize_mxfp4(word_of(&words, k), mxfp4_scale(scales, k / 2 * 2),
+                       mxfp4_scale(scales, k / 2 * 2 + 1), w[k]);
+    }
+  }
+}
+
 /// One stage of a warpgroup's 64 features.
 template <ExpertFormat kFormat, int kN>
 __device__ __forceinline__ void multiply_stage(const std::uint8_t* stage, int group, int warp,
@@ -144,16 +172,9 @@ __device__ __forceinline__ void multiply_stage(const std::uint8_t* stage, int gr
 #pragma unroll
     for (int unit = 0; unit < S::kUnits; ++unit) {
       const std::uint8_t* const at =
-          stage + S::kWAt + (group * 4 + warp) * S::kTileBytes + unit * kMxfp4UnitBytes;
-      const uint4 words = *reinterpret_cast<const uint4*>(at + lane * 16);
-      const auto scales =
-          *reinterpret_cast<const std::uint32_t*>(at + kMxfp4WordBytes + lane / 4 * 4);
+          stage + S::kWAt + (group * 4 + warp) * S::kTileBytes + unit * S::kUnitBytes;
       std::uint32_t w[4][4];
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        dequantize_mxfp4(word_of(&words, k), mxfp4_scale(scales, k / 2 * 2),
-                         mxfp4_scale(scales, k / 2 * 2 + 1), w[k]);
-      }
+      unit_operands<kFormat>(at, lane, w);
       hopper::product_begin();
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
@@ -330,7 +351,7 @@ void run(const StreamProduct& p, Stream stream) {
                                          kTile, kExpertUnit, CU_TENSOR_MAP_SWIZZLE_128B)
                                 : map_of(p.w.data, CU_TENSOR_MAP_DATA_TYPE_INT64, 8,
                                          std::int64_t{r.count} * expert_tiles(p.out),
-                                         std::int64_t{expert_units(p.in)} * (kMxfp4UnitBytes / 8),
+                                         std::int64_t{expert_units(p.in)} * (S::kUnitBytes / 8),
                                          kTiles, S::kTileBytes / 8, CU_TENSOR_MAP_SWIZZLE_NONE);
   constexpr int kBytes = kStages * S::kBytes + 1024;  // to align by
   const std::int64_t works =
@@ -357,8 +378,14 @@ void gather_lines(const ExpertRouting& r, const Bf16* x, int columns, Bf16* y, S
 }
 
 void wide_experts(const StreamProduct& p, Stream stream) {
-  if (p.w.format == ExpertFormat::bf16) return run_format<ExpertFormat::bf16>(p, stream);
-  run_format<ExpertFormat::mxfp4>(p, stream);
+  switch (p.w.format) {
+    case ExpertFormat::mxfp4:
+      return run_format<ExpertFormat::mxfp4>(p, stream);
+    case ExpertFormat::fp8:
+      return run_format<ExpertFormat::fp8>(p, stream);
+    default:
+      return run_format<ExpertFormat::bf16>(p, stream);
+  }
 }
 
 }  // namespace baton::cuda
