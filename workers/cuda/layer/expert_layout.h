@@ -31,11 +31,9 @@ constexpr int kMxfp4UnitBytes = kMxfp4WordBytes + 32;
 constexpr int kMxfp4ScaleOffset = 126;
 constexpr int kMxfp4LargestScale = 128;
 
-constexpr int kFp8WordBytes =
-    1024;  // of a unit: 16 bytes a lane of the first half, then of the other
+constexpr int kFp8WordBytes = 1024;  // of a unit: a lane's four words of the first half, then of
+                                     // the other
 constexpr int kFp8UnitBytes = kFp8WordBytes + kExpertTile * 4;  // and a scale a feature
-/// Scales are kept times this (fp8_numbers.cuh).
-constexpr float kFp8ScaleFactor = 0x1p120F;
 
 /// The experts of a layer: [count][out, in], densely.
 struct ExpertWeight {
@@ -64,18 +62,8 @@ constexpr std::size_t mxfp4_unit_at(int in, int row, int input) {
   return expert_units_before(in, row, input) * kMxfp4UnitBytes;
 }
 
-/// Which byte of its unit a number in FP8 is. An instruction has two words: of inputs 2 t and
-/// 2 t + 1, and of those 8 behind; in each, row g has the upper bytes of both halves.
-constexpr int fp8_byte_at(int row, int input) {
-  const int within = input % kExpertUnit;
-  const int lane = row % 8 * 4 + within % 8 / 2;
-  const int step = within / 16;
-  return step / 2 * (kFp8WordBytes / 2) + lane * 16 + step % 2 * 8 + within % 16 / 8 * 4 +
-         within % 2 * 2 + (row % kExpertTile < 8 ? 1 : 0);
-}
-
 /// Which of the unit's words a number is in, and the bits that it sets there.
-struct Mxfp4Place {
+struct ExpertPlace {
   int word = 0;
   std::uint32_t bits = 0;
 };
@@ -83,7 +71,7 @@ struct Mxfp4Place {
 /// A word is the four registers of an instruction: rows, then pairs of inputs, the even input in
 /// the register's lower half. Each register's bits lie so that a shift and a mask bring them to
 /// their places (mxfp4_numbers.cuh has the other side of this).
-constexpr Mxfp4Place mxfp4_place(int row, int input, std::uint32_t code) {
+constexpr ExpertPlace mxfp4_place(int row, int input, std::uint32_t code) {
   // From which bits sign, exponent and fraction come; of an odd input 16 on, round the word's end.
   constexpr int kBits[4][4] = {{9, 2, 1, 0}, {13, 6, 5, 4}, {19, 12, 11, 10}, {15, 8, 7, 14}};
   const int within = input % kExpertUnit;
@@ -95,6 +83,21 @@ constexpr Mxfp4Place mxfp4_place(int row, int input, std::uint32_t code) {
     bits |= (code >> (3 - i) & 1U) << bit;
   }
   return {lane * 4 + within / 16, bits};
+}
+
+/// The same in FP8. A word is two registers of an instruction, of rows g and g + 8, an input in
+/// each half. Row g's number lies at its place in bf16: sign, then four bits of exponent and three
+/// of fraction below three that are nought. Row g + 8's has what is left: a turn by four bits
+/// brings its sign, from the other half, and its exponent there, a shift by four its fraction.
+constexpr ExpertPlace fp8_place(int row, int input, std::uint32_t code) {
+  const int within = input % kExpertUnit;
+  const int lane = row % 8 * 4 + within % 8 / 2;
+  const int step = within / 16;
+  const int word = step / 2 * (kFp8WordBytes / 8) + lane * 4 + step % 2 * 2 + within % 16 / 8;
+  const int half = within % 2 * 16;
+  const std::uint32_t sign = code >> 7 & 1U;
+  if (row % kExpertTile < 8) return {word, (sign << 15 | (code & 0x7FU) << 4) << half};
+  return {word, ((code >> 3 & 15U) << 11 | (code & 7U)) << half | sign << (3 + 16 - half)};
 }
 
 /// Where in a unit the scale of a row and an input lies: a lane's four bytes behind each other.

@@ -315,13 +315,14 @@ int scratch_bytes(const FewArguments& a) { return a.count * 4; }
 template <ExpertFormat kFormat>
 Matrix up_of(const ExpertCall& call, const Room& room) {
   const ExpertShape& s = call.shape;
-  return matrix_of<kFormat>(call.gate_up, 2 * s.intermediate, s.hidden, room.stage_target);
+  return matrix_of<kFormat>(call.gate_up, 2 * s.intermediate, s.hidden, room.stage_target,
+                            kFewWarps);
 }
 
 template <ExpertFormat kFormat>
 Matrix down_of(const ExpertCall& call, const Room& room) {
   return matrix_of<kFormat>(call.down, call.shape.hidden, call.shape.intermediate,
-                            room.stage_target);
+                            room.stage_target, kFewWarps);
 }
 
 template <ExpertFormat kFormat>

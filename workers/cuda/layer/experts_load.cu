@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(kThreads)
     const std::uint32_t codes = reinterpret_cast<const std::uint32_t*>(p.codes)[i];
     auto* const words = reinterpret_cast<std::uint32_t*>(unit);
     for (int j = 0; j < kCodes; j += 2) {
-      const Mxfp4Place even = mxfp4_place(row, input + j, codes >> (4 * j) & 15U);
-      const Mxfp4Place odd = mxfp4_place(row, input + j + 1, codes >> (4 * j + 4) & 15U);
+      const ExpertPlace even = mxfp4_place(row, input + j, codes >> (4 * j) & 15U);
+      const ExpertPlace odd = mxfp4_place(row, input + j + 1, codes >> (4 * j + 4) & 15U);
       atomicOr(words + even.word, even.bits | odd.bits);
     }
     if (input % kMxfp4Inputs != 0) continue;
@@ -74,14 +74,15 @@ __global__ void __launch_bounds__(kThreads) pack_fp8_kernel(Fp8Part p, std::byte
     const float scale = p.scales[std::size_t(row) * units + input / kExpertUnit];
     const float v = __uint_as_float(std::uint32_t{p.values[i].bits} << 16);
     const float number = scale == 0 ? 0.0F : v / scale;
-    unit[fp8_byte_at(row, input)] =
-        static_cast<std::byte>(__nv_cvt_float_to_fp8(number, __NV_SATFINITE, __NV_E4M3));
+    const ExpertPlace place =
+        fp8_place(row, input, __nv_cvt_float_to_fp8(number, __NV_SATFINITE, __NV_E4M3));
+    atomicOr(reinterpret_cast<std::uint32_t*>(unit) + place.word, place.bits);
     if (input % kExpertUnit != 0) continue;
-    reinterpret_cast<float*>(unit + kFp8WordBytes)[row % kExpertTile] = scale * kFp8ScaleFactor;
+    reinterpret_cast<float*>(unit + kFp8WordBytes)[row % kExpertTile] = scale;
   }
 }
 
-/// No byte has the highest bit of its exponent: all are below 2.
+/// No number has the highest bit of its exponent: all are below 2.
 __global__ void __launch_bounds__(kThreads)
     fill_fp8_kernel(std::uint32_t* to, std::size_t n, float scale, std::uint64_t seed) {
   constexpr int kUnitWords = kFp8UnitBytes / 4;
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int j = 0; j < 4; ++j) {
       const std::size_t at = 4 * i + j;
       if (at >= n) break;
-      to[at] = at % kUnitWords < kWords ? bits[j] & 0xBFBFBFBFU : __float_as_uint(scale);
+      to[at] = at % kUnitWords < kWords ? bits[j] & 0xBBFFBBFFU : __float_as_uint(scale);
     }
   }
 }
@@ -110,8 +111,7 @@ void fill_fp8(std::byte* to, std::size_t bytes, float deviation, std::uint64_t s
               Stream stream) {
   constexpr float kDeviation = 0.6F;  // of a random byte
   fill_fp8_kernel<<<blocks_for(bytes / 16), kThreads, 0, stream>>>(
-      reinterpret_cast<std::uint32_t*>(to), bytes / 4, deviation / kDeviation * kFp8ScaleFactor,
-      seed);
+      reinterpret_cast<std::uint32_t*>(to), bytes / 4, deviation / kDeviation, seed);
   check(cudaGetLastError(), "fill_fp8");
 }
 

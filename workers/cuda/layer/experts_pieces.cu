@@ -175,8 +175,8 @@ struct LaneTile<ExpertFormat::fp8> {
   static __device__ __forceinline__ void operands(const Unit& u, int half,
                                                   std::uint32_t (&a)[2][4]) {
     const float low = __uint_as_float(u.low), high = __uint_as_float(u.high);
-    dequantize_fp8(u.words[half].x, u.words[half].y, low, high, a[0]);
-    dequantize_fp8(u.words[half].z, u.words[half].w, low, high, a[1]);
+    scaled_fp8(u.words[half].x, u.words[half].y, low, high, a[0]);
+    scaled_fp8(u.words[half].z, u.words[half].w, low, high, a[1]);
   }
   static __device__ __forceinline__ uint4 inputs(const std::uint16_t* x, int t) {
     return LaneTile<ExpertFormat::mxfp4>::inputs(x, t);

@@ -51,7 +51,8 @@ constexpr int unit_bytes() {
 }
 
 template <ExpertFormat kFormat>
-Matrix matrix_of(const ExpertWeight& w, int out, int in, int stage_target = kStageTarget) {
+Matrix matrix_of(const ExpertWeight& w, int out, int in, int stage_target = kStageTarget,
+                 int warps = kWarps) {
   Matrix m{};
   m.data = reinterpret_cast<const std::uint8_t*>(w.data);
   m.out = out;
@@ -60,6 +61,9 @@ Matrix matrix_of(const ExpertWeight& w, int out, int in, int stage_target = kSta
   m.units = expert_units(in);
   m.splits = (m.units * unit_bytes<kFormat>() + stage_target - 1) / stage_target;
   m.stage_units = (m.units + m.splits - 1) / m.splits;
+  // No round of the warps for few units.
+  const int rest = m.stage_units % warps;
+  if (m.stage_units > warps && 2 * rest < warps) m.stage_units -= rest;
   m.splits = (m.units + m.stage_units - 1) / m.stage_units;
   return m;
 }
@@ -196,11 +200,11 @@ __device__ __forceinline__ void multiply(std::uint32_t unit, int k, int lane,
     words = load_shared(unit + static_cast<std::uint32_t>(lane * 16));
     scales = load_shared_word(unit + static_cast<std::uint32_t>(kMxfp4WordBytes + lane / 4 * 4));
   }
-  float low = 0, high = 0;
-  if constexpr (kFormat == ExpertFormat::fp8) {
-    low = __uint_as_float(load_shared_word(fp8_scale_at(unit, lane)));
-    high = __uint_as_float(load_shared_word(fp8_scale_at(unit, lane) + 32));
-  }
+  // FP8 takes its scales when a unit's products are there: one product each for 64.
+  constexpr bool kApart = kFormat == ExpertFormat::fp8;
+  Sums<kGroups> apart;
+  if constexpr (kApart) apart.clear();
+  Sums<kGroups>& to = kApart ? apart : sums;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     std::uint32_t b[kGroups][4];
@@ -218,8 +222,8 @@ __device__ __forceinline__ void multiply(std::uint32_t unit, int k, int lane,
       }
     } else if constexpr (kFormat == ExpertFormat::fp8) {
       words = load_shared(unit + static_cast<std::uint32_t>(half * kFp8WordBytes / 2 + lane * 16));
-      dequantize_fp8(words.x, words.y, low, high, a[0]);
-      dequantize_fp8(words.z, words.w, low, high, a[1]);
+      exact_fp8(words.x, words.y, a[0]);
+      exact_fp8(words.z, words.w, a[1]);
     } else {
       const std::uint32_t low = mxfp4_scale(scales, 2 * half);
       const std::uint32_t high = mxfp4_scale(scales, 2 * half + 1);
@@ -230,7 +234,18 @@ __device__ __forceinline__ void multiply(std::uint32_t unit, int k, int lane,
     for (int n = 0; n < kGroups; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        mma(sums.found[i][n], a[i][0], a[i][1], a[i][2], a[i][3], b[n][2 * i], b[n][2 * i + 1]);
+        mma(to.found[i][n], a[i][0], a[i][1], a[i][2], a[i][3], b[n][2 * i], b[n][2 * i + 1]);
+      }
+    }
+  }
+  if constexpr (kApart) {
+    const float scales[2] = {__uint_as_float(load_shared_word(fp8_scale_at(unit, lane))),
+                             __uint_as_float(load_shared_word(fp8_scale_at(unit, lane) + 32))};
+#pragma unroll
+    for (int n = 0; n < kGroups; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        sums.found[0][n][e] = fmaf(scales[e / 2], apart.of(n, e), sums.found[0][n][e]);
       }
     }
   }

@@ -128,19 +128,33 @@ __device__ __forceinline__ void produce(const CUtensorMap* w_map, const CUtensor
   }
 }
 
+/// FP8 takes its scales when a unit's products are there, where registers have room for these.
+template <ExpertFormat kFormat, int kN>
+constexpr bool kScalesApart = kFormat == ExpertFormat::fp8&& kN <= 64;
+
+/// Of features lane / 4 and eight behind.
+__device__ __forceinline__ float2 fp8_scales(const std::uint8_t* at, int lane) {
+  const auto* const scales = reinterpret_cast<const float*>(at + kFp8WordBytes) + lane / 4;
+  return float2{scales[0], scales[8]};
+}
+
 /// A warp's 16 features of a unit that is not plain, as the left operands of four instructions.
-template <ExpertFormat kFormat>
+template <ExpertFormat kFormat, bool kApart>
 __device__ __forceinline__ void unit_operands(const std::uint8_t* at, int lane,
                                               std::uint32_t (&w)[4][4]) {
   if constexpr (kFormat == ExpertFormat::fp8) {
-    const auto* const scales = reinterpret_cast<const float*>(at + kFp8WordBytes) + lane / 4;
-    const float low = scales[0], high = scales[8];
+    const float2 scales = fp8_scales(at, lane);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const uint4 words =
           *reinterpret_cast<const uint4*>(at + half * kFp8WordBytes / 2 + lane * 16);
-      dequantize_fp8(words.x, words.y, low, high, w[2 * half]);
-      dequantize_fp8(words.z, words.w, low, high, w[2 * half + 1]);
+      if constexpr (kApart) {
+        exact_fp8(words.x, words.y, w[2 * half]);
+        exact_fp8(words.z, words.w, w[2 * half + 1]);
+      } else {
+        scaled_fp8(words.x, words.y, scales.x, scales.y, w[2 * half]);
+        scaled_fp8(words.z, words.w, scales.x, scales.y, w[2 * half + 1]);
+      }
     }
   } else {
     const uint4 words = *reinterpret_cast<const uint4*>(at + lane * 16);
@@ -173,17 +187,31 @@ __device__ __forceinline__ void multiply_stage(const std::uint8_t* stage, int gr
     for (int unit = 0; unit < S::kUnits; ++unit) {
       const std::uint8_t* const at =
           stage + S::kWAt + (group * 4 + warp) * S::kTileBytes + unit * S::kUnitBytes;
+      constexpr bool kApart = kScalesApart<kFormat, kN>;
       std::uint32_t w[4][4];
-      unit_operands<kFormat>(at, lane, w);
-      hopper::product_begin();
+      unit_operands<kFormat, kApart>(at, lane, w);
+      float apart[kApart ? kN / 2 : 1];
+      const auto multiply = [&](auto& to, bool begins) {
+        hopper::product_begin();
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        hopper::RegisterProduct<kN>::run(sums, w[k], x0 + (unit * S::kXBytes >> 4) + 2 * k,
-                                         first && unit == 0 && k == 0 ? 0 : 1);
+        for (int k = 0; k < 4; ++k) {
+          hopper::RegisterProduct<kN>::run(to, w[k], x0 + (unit * S::kXBytes >> 4) + 2 * k,
+                                           begins && k == 0 ? 0 : 1);
+        }
+        hopper::product_commit();
+        hopper::product_wait<0>();
+        hopper::pin(to);
+      };
+      if constexpr (kApart) {
+        multiply(apart, true);
+        const float2 scales = fp8_scales(at, lane);
+#pragma unroll
+        for (int e = 0; e < kN / 2; ++e) {
+          sums[e] = fmaf(e % 4 < 2 ? scales.x : scales.y, apart[e], sums[e]);
+        }
+      } else {
+        multiply(sums, first && unit == 0);
       }
-      hopper::product_commit();
-      hopper::product_wait<0>();
-      hopper::pin(sums);
     }
   }
 }
