@@ -9,6 +9,7 @@ import unittest
 from cluster import DEVICE, MIXED, PAIR, Cluster
 import random_model
 import requests_mix
+from test_elastic import Three, ask, counters, ids
 
 CHECK = {"check_pulls": True}
 
@@ -59,6 +60,17 @@ class Latent(requests_mix.AgainstSolo):
                 found.append((texts[0], reply["choices"]))
                 cluster.assert_at_rest()
         self.assertEqual(found[0], found[1])
+
+    def test_a_prompt_longer_than_a_pool(self):
+        prompt = ids(800)
+        with Cluster(workers=MIXED, worker={"pool_blocks": 120}, **self.everywhere) as cluster:
+            want = ask(cluster, prompt)
+        two = [("mixed0", "mixed"), ("mixed1", "mixed")]
+        with Three(workers=two, worker={"pool_blocks": 40}, scheduler={"elastic": "auto", "prompt_chunk": 64},
+                   **self.everywhere) as cluster:
+            self.assertEqual(ask(cluster, prompt), want)
+            self.assertGreater(counters(cluster)["growths"], 0)
+            cluster.assert_at_rest()
 
 
 @unittest.skipUnless(DEVICE == "cuda", "on CPUs one kernel has all sizes")
