@@ -128,8 +128,12 @@ BY_PARTS |= {
         "norm_topk_prob": True, "rope_parameters": {
             "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0,
             "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 256}}),
+    # Of a size for which plain heads have tiled kernels.
+    "deepseek_v3_64": ("DeepseekV3Config", MLA | {
+        "q_lora_rank": 96, "kv_lora_rank": 512, "qk_nope_head_dim": 64, "qk_rope_head_dim": 64, "v_head_dim": 64,
+        "rope_parameters": turned()}),
     "deepseek_v3_small": ("DeepseekV3Config", MLA | {
-        "q_lora_rank": 40, "kv_lora_rank": 88, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 32,
+        "q_lora_rank": 48, "kv_lora_rank": 88, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 32,
         "rope_parameters": turned()}),
 }
 FAMILIES |= BY_PARTS

@@ -21,7 +21,8 @@ struct Case {
   std::vector<int> lengths;  // of the rows' keys
   bool deterministic = false;
   bool pools = false;  // every third block lies in another pool
-  bool mixed = true;   // else the first row's keys are the same, whoever follows
+  bool mixed = true;   // blocks, and items against rows; else the first row's keys and queries are
+                       // the same, whoever follows
 
   std::size_t width() const { return static_cast<std::size_t>(shape.width()); }
   std::size_t layer() const { return kBlock * width(); }
@@ -41,7 +42,8 @@ Attended attend(const Case& c, Stream stream, float scale) {
   a.wide = random_bf16(rows * heads * c.width(), 1, 1);
   std::int32_t blocks = 0;
   for (std::size_t r = 0; r < rows; ++r) {
-    a.items.push_back({static_cast<int>(r), blocks, 0, c.lengths[r], 0, 1, 0, c.lengths[r] - 1});
+    const auto row = static_cast<int>(c.mixed ? rows - 1 - r : r);
+    a.items.push_back({row, blocks, 0, c.lengths[r], 0, 1, 0, c.lengths[r] - 1});
     blocks += (c.lengths[r] + kBlock - 1) / kBlock;
   }
   a.table.resize(static_cast<std::size_t>(blocks));
@@ -54,10 +56,12 @@ Attended attend(const Case& c, Stream stream, float scale) {
   a.other = random_bf16(static_cast<std::size_t>(blocks) * c.block(), 1, 4);
   const Device<Bf16> wide(a.wide), pool(a.pool), other(a.other), out(rows * heads * c.shape.rank);
   const Device<std::int32_t> table(a.table);
-  const Device<DecodeItem> items(a.items);
+  std::vector<DecodeItem> padded = a.items;
+  padded.resize(rows + 3);
+  const Device<DecodeItem> items(padded);
   const Device<std::int32_t> n_items(std::vector<std::int32_t>{static_cast<std::int32_t>(rows)});
   const Device<std::int64_t> offsets(std::vector<std::int64_t>{0, other.get() - pool.get()});
-  const LatentAttention attention({c.shape, static_cast<int>(rows), c.deterministic});
+  const LatentAttention attention({c.shape, c.deterministic});
   const Device<std::byte> workspace(attention.workspace_bytes() + 16);
   KvLayerView kv;
   kv.pool = pool.get();
@@ -68,7 +72,7 @@ Attended attend(const Case& c, Stream stream, float scale) {
   DecodeWork work;
   work.items = items.get();
   work.n_items = n_items.get();
-  work.rows = work.launch = static_cast<int>(rows);
+  work.rows = work.launch = static_cast<int>(rows) + 3;  // as a graph for more rows has it
   attention.run(wide.get(), out.get(), kv, table.get(), work, scale, workspace.get(), stream);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   a.got = out.read();
@@ -81,6 +85,7 @@ void expect_attended(const Case& c, Stream stream) {
   const auto heads = static_cast<std::size_t>(c.shape.heads);
   const auto rank = static_cast<std::size_t>(c.shape.rank);
   for (std::size_t r = 0; r < c.lengths.size(); ++r) {
+    const std::size_t row = c.lengths.size() - 1 - r;
     const auto vector = [&](int key) {
       const std::int32_t id =
           a.table[static_cast<std::size_t>(a.items[r].first_block + key / kBlock)];
@@ -90,7 +95,7 @@ void expect_attended(const Case& c, Stream stream) {
              static_cast<std::size_t>(key % kBlock) * c.width();
     };
     for (std::size_t h = 0; h < heads; ++h) {
-      const Bf16* q = a.wide.data() + (r * heads + h) * c.width();
+      const Bf16* q = a.wide.data() + (row * heads + h) * c.width();
       std::vector<double> weights;
       double most = -1e30, sum = 0;
       for (int key = 0; key < c.lengths[r]; ++key) {
@@ -109,7 +114,7 @@ void expect_attended(const Case& c, Stream stream) {
                   static_cast<double>(value(vector(key)[i]));
         }
         // Weights are rounded to bf16 in the tiled kernel, results in both.
-        ASSERT_NEAR(value(a.got[(r * heads + h) * rank + i]), want, 0.008)
+        ASSERT_NEAR(value(a.got[(row * heads + h) * rank + i]), want, 0.008)
             << "row " << r << " head " << h << " [" << i << "], rank " << rank;
       }
     }
@@ -139,6 +144,91 @@ TEST_F(LatentTest, ADeterministicRowKeepsItsBitsAmongOthers) {
     const Attended many = attend(among, stream_, 0.1F);
     for (std::size_t i = 0; i < one.got.size(); ++i)
       ASSERT_EQ(one.got[i].bits, many.got[i].bits) << i;
+  }
+}
+
+/// A slot counts a key's numbers: token 3 of block 2 begins at 2 blocks + 3 halves of a vector.
+TEST_F(LatentTest, VectorsAreNormedTurnedAndWritten) {
+  for (const LatentShape& shape : {LatentShape{6, 512, 64, 128}, LatentShape{1, 24, 8, 16}}) {
+    for (const bool interleaved : {false, true}) {
+      constexpr int kRows = 3, kPositions = 50;
+      const auto rank = static_cast<std::size_t>(shape.rank),
+                 rope = static_cast<std::size_t>(shape.rope);
+      const auto width = rank + rope, half = rope / 2;
+      const std::size_t q_row = static_cast<std::size_t>(shape.heads * shape.query()) + width;
+      const std::size_t block = 2 * kBlock * width;
+      const auto rows = random_bf16(kRows * q_row, 2, 1);  // queries, and behind them the vector
+      std::vector<float> norm(rank), cos(kPositions * half), sin(cos.size());
+      for (std::size_t i = 0; i < rank; ++i) norm[i] = 0.5F + static_cast<float>(i % 7) / 5;
+      for (std::size_t i = 0; i < cos.size(); ++i) {
+        cos[i] = std::cos(static_cast<float>(i));
+        sin[i] = std::sin(static_cast<float>(i));
+      }
+      const std::vector<std::int32_t> positions{49, 0, 7};
+      const auto slot = static_cast<std::int64_t>(2 * block + 3 * width / 2);
+      const std::vector<std::int64_t> slots{slot, -1, slot + static_cast<std::int64_t>(width / 2)};
+      const Device<Bf16> d_rows(rows), pool(std::vector<Bf16>(3 * block));
+      const Device<Bf16> wide(static_cast<std::size_t>(kRows * shape.heads) * width);
+      const Device<float> d_norm(norm), d_cos(cos), d_sin(sin);
+      const Device<std::int32_t> d_positions(positions);
+      const Device<std::int64_t> d_slots(slots);
+      LatentAppend a;
+      a.shape = shape;
+      a.rows = kRows;
+      a.q = d_rows.get();
+      a.kv = d_rows.get() + (q_row - width);
+      a.q_stride = a.kv_stride = static_cast<std::int64_t>(q_row);
+      a.norm = d_norm.get();
+      a.eps = 1e-6F;
+      a.cos = d_cos.get();
+      a.sin = d_sin.get();
+      a.interleaved = interleaved;
+      a.positions = d_positions.get();
+      a.slots = d_slots.get();
+      a.kv_layer.pool = pool.get();
+      a.kv_layer.layer_offset = static_cast<std::int64_t>(kBlock * width);
+      a.kv_layer.block_stride = static_cast<std::int64_t>(block);
+      a.wide = wide.get();
+      latent_append(a, stream_);
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      const auto got_pool = pool.read(), got_wide = wide.read();
+      const auto expect_turned = [&](const Bf16* from, const Bf16* got, std::int32_t position) {
+        for (std::size_t i = 0; i < half; ++i) {
+          const std::size_t low = interleaved ? 2 * i : i,
+                            high = interleaved ? 2 * i + 1 : i + half;
+          const std::size_t at = static_cast<std::size_t>(position) * half + i;
+          const float p = value(from[low]), q = value(from[high]);
+          EXPECT_NEAR(value(got[low]), p * cos[at] - q * sin[at], 0.02);
+          EXPECT_NEAR(value(got[high]), q * cos[at] + p * sin[at], 0.02);
+        }
+      };
+      std::size_t written = 0;
+      for (const Bf16 v : got_pool) written += v.bits != 0 ? 1 : 0;
+      EXPECT_LE(written, 2 * width) << "a row without a slot was written";
+      for (std::size_t r = 0; r < kRows; ++r) {
+        for (std::size_t h = 0; h < static_cast<std::size_t>(shape.heads); ++h) {
+          const std::size_t query = static_cast<std::size_t>(shape.query());
+          expect_turned(
+              rows.data() + r * q_row + h * query + query - rope,
+              got_wide.data() + (r * static_cast<std::size_t>(shape.heads) + h) * width + rank,
+              positions[r]);
+        }
+        if (slots[r] < 0) continue;
+        const Bf16* const from = rows.data() + r * q_row + q_row - width;
+        const Bf16* const got =
+            got_pool.data() + 2 * block + kBlock * width + (r == 0 ? 3 : 4) * width;
+        double squares = 0;
+        for (std::size_t i = 0; i < rank; ++i)
+          squares += std::pow(static_cast<double>(value(from[i])), 2);
+        const double factor = 1 / std::sqrt(squares / static_cast<double>(rank) + 1e-6);
+        for (std::size_t i = 0; i < rank; ++i) {
+          const double want =
+              static_cast<double>(value(from[i])) * factor * static_cast<double>(norm[i]);
+          EXPECT_NEAR(value(got[i]), want, std::abs(want) / 200 + 1e-3);
+        }
+        expect_turned(from + rank, got + rank, positions[r]);
+      }
+    }
   }
 }
 
@@ -217,7 +307,7 @@ TEST_F(LatentTest, Bench) {
         list.push_back({r, r % apart * blocks, 0, keys, 0, 1, 0, keys - 1});
       const Device<std::int32_t> table(ids), n_items(std::vector<std::int32_t>{rows});
       const Device<DecodeItem> items(list);
-      const LatentAttention attention({shape, rows, false});
+      const LatentAttention attention({shape, false});
       const Device<std::byte> workspace(attention.workspace_bytes() + 16);
       KvLayerView kv;
       kv.pool = pool.get();

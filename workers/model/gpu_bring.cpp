@@ -1,5 +1,7 @@
 #include "workers/model/gpu_bring.h"
 
+#include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "workers/model/gpu_format.h"
@@ -76,13 +78,24 @@ void GpuBring::widened(const MatrixPiece& p, const LinearWeight& to) const {
   }
 }
 
-void bring_fp8_expert(const GpuBring& bring, const FeedForwardSource& from, const MlpSpec& spec,
-                      const LayerCut& cut, int expert, Fp8ExpertStage& stage) {
-  const std::vector<MatrixPiece> up = pieces_of_up(from, spec, cut);
-  const MatrixPiece down = piece_behind(from.down, cut, cut.middle);
-  bring.matrix(up, stage.gate_up(expert));
-  bring.matrix({down}, stage.down(expert));
-  stage.take_scales(expert, up, down);
+void bring_fp8_experts(GpuUpload& upload, const GpuBring& bring, int ordinal,
+                       const ExpertSpec& spec, const LayerCut& cut,
+                       const std::function<FeedForwardSource(int)>& expert, Fp8ExpertStage& stage,
+                       const GpuLayer& layer) {
+  for (int first = 0; first < spec.count; first += stage.places()) {
+    const int n = std::min(stage.places(), spec.count - first);
+    for (int e = first; e < first + n; ++e) {
+      const FeedForwardSource from = expert(e);
+      const std::vector<MatrixPiece> up = pieces_of_up(from, spec.expert, cut);
+      const MatrixPiece down = piece_behind(from.down, cut, cut.middle);
+      bring.matrix(up, stage.gate_up(e));
+      bring.matrix({down}, stage.down(e));
+      stage.take_scales(e, up, down);
+    }
+    std::atomic<int> ignored{0};
+    upload.run(ordinal, ignored);
+    stage.pack(first, n, layer.expert_gate_up, layer.expert_down);
+  }
 }
 
 }  // namespace baton

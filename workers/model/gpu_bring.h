@@ -2,6 +2,7 @@
 // widened. What gpu_weights.cpp and gpu_general_weights.cpp share.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "workers/cuda/linear/linear.h"
@@ -11,6 +12,7 @@
 #include "workers/model/cut.h"
 #include "workers/model/gpu_layer_cut.h"
 #include "workers/model/gpu_upload.h"
+#include "workers/model/gpu_weights.h"
 
 namespace baton {
 
@@ -33,8 +35,11 @@ class GpuBring {
 };
 
 class Fp8ExpertStage;
-/// Brings an expert's matrices, which are in FP8, to where they are packed from.
-void bring_fp8_expert(const GpuBring& bring, const FeedForwardSource& from, const MlpSpec& spec,
-                      const LayerCut& cut, int expert, Fp8ExpertStage& stage);
+/// Brings a layer's experts, which are in FP8, some at a time by way of `stage`, and does all jobs
+/// of `upload`. `expert(e)` reads one; `layer` has their places.
+void bring_fp8_experts(GpuUpload& upload, const GpuBring& bring, int ordinal,
+                       const ExpertSpec& spec, const LayerCut& cut,
+                       const std::function<FeedForwardSource(int)>& expert, Fp8ExpertStage& stage,
+                       const GpuLayer& layer);
 
 }  // namespace baton

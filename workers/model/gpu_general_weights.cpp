@@ -277,11 +277,9 @@ class Loader {
   void fp8_experts(int layer, const ExpertSpec& e, const GpuLayer& to) {
     const LayerCut cut(c_, cut_, e.expert.intermediate);
     if (!stage_) stage_.emplace(e.count, c_.hidden, static_cast<int>(cut.middle.count));
-    for (int i = 0; i < e.count; ++i) {
-      bring_fp8_expert(bring_, reader_.expert(layer, i), e.expert, cut, i, *stage_);
-    }
-    flush(ordinal_);
-    stage_->pack(to.expert_gate_up, to.expert_down);
+    bring_fp8_experts(
+        upload_, bring_, ordinal_, e, cut, [&](int i) { return reader_.expert(layer, i); }, *stage_,
+        to);
   }
 
   void mxfp4(const LinearSource& from, int expert, const cuda::ExpertWeight& to) {

@@ -17,6 +17,8 @@ constexpr int kMostActive = 64;
 /// As workers/cuda/attention/latent.h has them.
 constexpr int kMostLatentRank = 512;
 constexpr int kMostLatentRope = 128;
+/// Of norm_rows() (workers/cuda/layer/general.h).
+constexpr int kMostNormed = 16384;
 
 [[noreturn]] void refuse(const std::string& what) {
   throw ModelError(what + " not served on device cuda yet");
@@ -60,9 +62,16 @@ void check_experts(const ExpertSpec& e) {
   }
 }
 
-void check_latent(const LatentSpec& l) {
+void check_latent(const ModelConfig& c) {
+  const LatentSpec& l = c.latent;
   if (l.rank % 8 != 0 || l.rope % 8 != 0 || l.plain % 8 != 0 || l.value % 8 != 0) {
     refuse("latent keys and values whose sizes are no multiples of 8 are");
+  }
+  if (l.q_rank % 16 != 0 || l.q_rank > kMostNormed || c.attended_columns() % 16 != 0) {
+    refuse(
+        "latent queries (q_lora_rank) or all heads' values of no multiple of 16 numbers, or more "
+        "than " +
+        std::to_string(kMostNormed) + " of the first, are");
   }
   if (l.rank > kMostLatentRank || l.rope > kMostLatentRope) {
     refuse("latent keys and values of more than " + std::to_string(kMostLatentRank) + " and " +
@@ -96,7 +105,7 @@ std::set<int> windows_of(const ModelConfig& c) {
 }
 
 void check_gpu_limits(const ModelConfig& c) {
-  if (c.latent.rank > 0) check_latent(c.latent);
+  if (c.latent.rank > 0) check_latent(c);
   if (!has_fused_layers(c)) check_general(c);
   if (c.experts().count > 0) check_experts(c.experts());
   if (c.hidden % 16 != 0 || c.intermediate() % 16 != 0 || (c.heads * c.head_dim) % 16 != 0) {

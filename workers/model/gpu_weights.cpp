@@ -138,22 +138,6 @@ void upload_ropes(const ModelConfig& c, const GpuWeights& w) {
   for (std::size_t i = 0; i < c.ropes.size(); ++i) upload_rope(c, c.ropes[i], w.ropes[i]);
 }
 
-/// The experts of a layer, by way of `stage`. All that is to be uploaded is then.
-void bring_fp8_experts(const GpuBring& bring, GpuUpload& upload, int ordinal,
-                       CheckpointReader& reader, const ModelConfig& c, const GpuCut& cut, int layer,
-                       std::optional<Fp8ExpertStage>& stage, const GpuLayer& to) {
-  const MlpSpec& expert = c.experts().expert;
-  const LayerCut parts(c, cut, expert.intermediate);
-  if (!stage) stage.emplace(c.experts().count, c.hidden, static_cast<int>(parts.middle.count));
-  for (int e = 0; e < c.experts().count; ++e) {
-    const FeedForwardSource from = reader.expert(layer, e);
-    bring_fp8_expert(bring, from, expert, parts, e, *stage);
-  }
-  std::atomic<int> ignored{0};
-  upload.run(ordinal, ignored);
-  stage->pack(to.expert_gate_up, to.expert_down);
-}
-
 /// The experts of a layer, quantised ones dequantised.
 void bring_experts(const GpuBring& bring, CheckpointReader& reader, const ModelConfig& c,
                    const GpuCut& cut, int layer, const GpuLayer& to) {
@@ -267,7 +251,14 @@ void load_gpu_weights(const ModelConfig& config, const Checkpoint& checkpoint, i
     const GpuLayer& to = w.layers[size(i)];
     bring_layer(upload, bring, config, cut, i, reader.layer(i), to);
     if (to.sparse() && to.expert_down.format == ExpertFormat::fp8) {
-      bring_fp8_experts(bring, upload, ordinal, reader, config, cut, i, stage, to);
+      const LayerCut parts(config, cut, config.experts().expert.intermediate);
+      if (!stage) {
+        stage.emplace(config.experts().count, config.hidden, static_cast<int>(parts.middle.count));
+      }
+      bring_fp8_experts(
+          upload, bring, ordinal, config.experts(), parts,
+          [&](int e) { return reader.expert(i, e); }, *stage, to);
+      percent = (i + 1) * 99 / config.layers;
     } else if (to.sparse()) {
       bring_experts(bring, reader, config, cut, i, to);
     }

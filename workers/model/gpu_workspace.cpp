@@ -28,6 +28,7 @@ cuda::DecodeAttention::Options decode_options(const ModelConfig& c, const GpuDec
   d.capped = std::any_of(c.parts.begin(), c.parts.end(),
                          [](const LayerSpec& l) { return l.attention.soft_cap > 0; });
   d.fixed_split = o.deterministic ? kFixedSplit : 0;
+  d.whole_rows = c.latent.rank > 0;
   return d;
 }
 
@@ -56,6 +57,7 @@ cuda::PrefillAttention::Options prefill_options(const ModelConfig& c,
 
 /// Whether single tokens have the tiled kernel, which wants a plan for each window.
 bool has_tiles(const ModelConfig& c, const GpuDecoder::Options& o) {
+  if (c.latent.rank > 0) return false;  // whatever its heads' size: latent_ computes all rows
   return cuda::has_attention_tiles(heads_of(c), decode_options(c, o).capped);
 }
 
@@ -63,7 +65,7 @@ std::unique_ptr<cuda::LatentAttention> make_latent(const ModelConfig& c,
                                                    const GpuDecoder::Options& o) {
   if (c.latent.rank == 0) return nullptr;
   return std::make_unique<cuda::LatentAttention>(
-      cuda::LatentAttention::Options{latent_of(c), o.max_rows, o.deterministic});
+      cuda::LatentAttention::Options{latent_of(c), o.deterministic});
 }
 
 bool has_whole_norms(const ModelConfig& c) {

@@ -52,15 +52,16 @@ std::uint64_t mxfp4_on_gpu(const TensorView& view, bool scales, bool kept) {
   return scales ? 0 : 4 * view.bytes;
 }
 
-/// All layers that have experts have them in one format.
-cuda::ExpertFormat experts_format(const ModelConfig& config, const Checkpoint& checkpoint,
-                                  TensorBytes how) {
-  const GpuCut cut{{0, how == TensorBytes::on_gpus ? 2 : 1}, false};
+/// Of each layer, on a GPU of so many.
+std::vector<cuda::ExpertFormat> expert_formats(const ModelConfig& config,
+                                               const Checkpoint& checkpoint, int ranks) {
+  const GpuCut cut{{0, ranks}, false};
+  std::vector<cuda::ExpertFormat> formats(static_cast<std::size_t>(config.layers));
   for (int i = 0; i < config.layers; ++i) {
     if (!config.sparse(i)) continue;
-    return GpuFormats(config, &checkpoint, cut).experts(i);
+    formats[static_cast<std::size_t>(i)] = GpuFormats(config, &checkpoint, cut).experts(i);
   }
-  return cuda::ExpertFormat::bf16;
+  return formats;
 }
 
 /// Of experts that stay in FP8, which have a scale for 64 inputs of each feature.
@@ -81,6 +82,16 @@ std::uint64_t bytes_of(const Quantization& q, const TensorView& view, TensorByte
   if (!widened && !zeros) return view.bytes;
   if (view.dtype == "F8_E4M3") return 2 * view.bytes;
   return view.dtype == "I32" ? view.bytes * 16 / static_cast<std::uint64_t>(q.bits) : view.bytes;
+}
+
+/// Of an expert's tensor on a GPU, where its layer's experts have this format.
+std::uint64_t expert_on_gpu(const Quantization& q, const TensorView& view, bool scales,
+                            cuda::ExpertFormat format) {
+  if (view.dtype == "U8" && q.method == QuantMethod::none) {
+    return mxfp4_on_gpu(view, scales, format == cuda::ExpertFormat::mxfp4);
+  }
+  if (format == cuda::ExpertFormat::fp8) return fp8_on_gpu(view);
+  return bytes_of(q, view, TensorBytes::on_gpu, /*widened=*/true);
 }
 
 /// Which part of a layer the rest of a tensor's name says.
@@ -193,7 +204,6 @@ class Fit {
       return;
     }
     const RankWeights alone = rank_weights(q_.config, q_.checkpoint, TensorBytes::on_gpu);
-    const RankWeights shared = rank_weights(q_.config, q_.checkpoint, TensorBytes::on_gpus);
     const KvPlan groups = kv_plan_of(q_.config, kDefaultTokensPerBlock);
     std::vector<std::uint64_t> free = machine_.gpus;
     std::sort(free.rbegin(), free.rend());
@@ -203,7 +213,10 @@ class Fit {
       const int heads = static_cast<int>(ModelCut{0, ranks}.kv_heads(q_.config).count);
       Need need;
       need.where = "on GPUs, " + count_of(ranks) + (ranks > 1 ? ", each" : "");
-      need.weights = (ranks == 1 ? alone : shared).of_largest(ranks);
+      need.weights = ranks == 1
+                         ? alone.of_largest(1)
+                         : rank_weights(q_.config, q_.checkpoint, TensorBytes::on_gpus, ranks)
+                               .of_largest(ranks);
       need.own = kOwnOnGpu;
       need.may = taken_of(free[static_cast<std::size_t>(ranks) - 1]);
       tell(need, [this, heads, groups](std::uint64_t tokens) {
@@ -280,7 +293,8 @@ std::uint64_t RankWeights::of_all(int ranks) const {
   return n * repeated + cut + kv * std::max<std::uint64_t>(n / kv_heads, 1) + experts;
 }
 
-RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint, TensorBytes how) {
+RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint, TensorBytes how,
+                         int ranks) {
   RankWeights out;
   out.kv_heads = static_cast<std::uint64_t>(std::max(config.kv_heads, 1));
   out.expert_count = static_cast<std::uint64_t>(std::max(config.experts().count, 1));
@@ -288,26 +302,27 @@ RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint
   const std::string root = decoder_root(names, checkpoint);
   const std::string layers = root + "layers.";
   const std::string head = head_name(names, checkpoint);
-  const cuda::ExpertFormat format = experts_format(config, checkpoint, how);
+  const bool stored = how == TensorBytes::stored;
+  const auto formats = expert_formats(config, checkpoint, how == TensorBytes::on_gpus ? ranks : 1);
   for (const auto& [name, view] : checkpoint.tensors()) {
-    const bool table = name.starts_with(root + names.embedding);
-    const bool expert =
-        !names.experts.empty() && name.find("." + names.experts) != std::string::npos;
-    const bool mxfp4 = expert && how != TensorBytes::stored && view.dtype == "U8" &&
-                       config.quantization.method == QuantMethod::none;
-    const bool fp8 = expert && how != TensorBytes::stored && format == cuda::ExpertFormat::fp8;
-    const std::uint64_t bytes =
-        mxfp4 ? mxfp4_on_gpu(view, name.ends_with("_scales"), format == cuda::ExpertFormat::mxfp4)
-        : fp8 ? fp8_on_gpu(view)
-              : bytes_of(config.quantization, view, how, table || expert);
     std::string_view rest(name);
     if (name.starts_with(layers)) {
       rest.remove_prefix(layers.size());
       const int layer = layer_of(rest);
       if (layer < 0 || layer >= config.layers) continue;  // of a part that is not served
+      const bool expert = !names.experts.empty() && rest.starts_with(names.experts);
+      const bool widened = expert || (config.latent.rank > 0 && is_part(rest, names.kv_b));
+      const std::uint64_t bytes =
+          expert && !stored ? expert_on_gpu(config.quantization, view, name.ends_with("_scales"),
+                                            formats[static_cast<std::size_t>(layer)])
+                            : bytes_of(config.quantization, view, how, widened);
       add_tensor(config, rest, view.shape.size() == 1, bytes, how, out);
-    } else if (is_part(rest, root + names.embedding)) {
-      (how != TensorBytes::stored ? out.repeated : out.cut) += bytes;  // each GPU has all of it
+      continue;
+    }
+    const bool table = name.starts_with(root + names.embedding);
+    const std::uint64_t bytes = bytes_of(config.quantization, view, how, table);
+    if (is_part(rest, root + names.embedding)) {
+      (stored ? out.cut : out.repeated) += bytes;  // each GPU has all of it
     } else if (is_part(rest, head) && !config.tied_embeddings) {
       out.cut += bytes;
     } else if (is_part(rest, root + names.final_norm)) {

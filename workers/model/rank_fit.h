@@ -30,7 +30,9 @@ struct RankWeights {
 /// As the tensors are stored, as one GPU has them (those that are not quantised in bf16), or as
 /// several have them (experts in MXFP4, too).
 enum class TensorBytes : std::uint8_t { stored, on_gpu, on_gpus };
-RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint, TensorBytes how);
+/// `ranks`: of several GPUs, how many.
+RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint, TensorBytes how,
+                         int ranks = 2);
 
 /// Free memory, in bytes.
 struct MachineMemory {

@@ -96,6 +96,8 @@ class DecodeAttention {
     int fixed_split = 0;  // > 0: every row is cut into pieces of this many keys (a multiple of
                           // 16), whatever its batch-mates are (deterministic); 0: cut so that
                           // the GPU is full
+    bool whole_rows = false;  // plans alone, of rows that are never cut: another kernel computes
+                              // them (latent.h)
     int piece_keys = 0;   // > 0: spread rows over CTAs in pieces of about so many keys; for
                           // measurements
   };

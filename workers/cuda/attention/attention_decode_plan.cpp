@@ -76,7 +76,7 @@ DecodeAttention::DecodeAttention(const Options& options) : options_(options) {
     throw std::invalid_argument("attention: " + std::to_string(s.heads) + " heads for " +
                                 std::to_string(s.kv_heads) + " KV heads");
   }
-  tiles_ = has_attention_tiles(s, options.capped);
+  tiles_ = has_attention_tiles(s, options.capped) && !options.whole_rows;
   if (options.fixed_split < 0 || options.fixed_split % kTile != 0 || options.tokens_per_block < 1) {
     throw std::invalid_argument("attention: fixed_split must be a multiple of 16");
   }

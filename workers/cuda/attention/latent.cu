@@ -337,11 +337,22 @@ void launch_tiles(const Arguments& a, int items, Stream stream) {
          sizeof(Shared<kTiles>), stream, a);
 }
 
-int tiles_of(int heads) { return heads <= 16 ? 1 : heads <= 32 ? 2 : 4; }
+/// As many as the heads fill and shared memory holds (some GPUs have 99 KiB for a CTA).
+int tiles_of(int heads) {
+  int device = 0;
+  int most = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+        "cudaDeviceGetAttribute");
+  const auto holds = [most](std::size_t bytes) { return bytes <= static_cast<std::size_t>(most); };
+  if (heads > 32 && holds(sizeof(Shared<4>))) return 4;
+  if (heads > 16 && holds(sizeof(Shared<2>))) return 2;
+  return 1;
+}
 
 template <bool kPools>
-void launch_heads(const Arguments& a, int items, Stream stream) {
-  switch (tiles_of(a.heads)) {
+void launch_heads(const Arguments& a, int tiles, int items, Stream stream) {
+  switch (tiles) {
     case 1:
       return launch_tiles<1, kPools>(a, items, stream);
     case 2:
@@ -422,20 +433,20 @@ LatentAttention::LatentAttention(const Options& options) : options_(options) {
     throw std::invalid_argument("latent attention: " + std::to_string(s.rank) + " and " +
                                 std::to_string(s.rope) + " numbers");
   }
-  tiles_ = s.rank == kRank && s.width() == kWidth;
-  const int tiles = tiles_of(s.heads);
-  const int of_heads = (s.heads + 16 * tiles - 1) / (16 * tiles);
-  places_ = std::max(1, multiprocessors() * (tiles == 1 ? 2 : 1) / of_heads);
+  if (s.rank != kRank || s.width() != kWidth) return;
+  tiles_ = tiles_of(s.heads);
+  const int of_heads = (s.heads + 16 * tiles_ - 1) / (16 * tiles_);
+  places_ = std::max(1, multiprocessors() * (tiles_ == 1 ? 2 : 1) / of_heads);
 }
 
 int LatentAttention::splits_of(int items) const {
-  if (!tiles_ || options_.deterministic || items <= 0) return 1;
+  if (tiles_ == 0 || options_.deterministic || items <= 0) return 1;
   return std::clamp(places_ / items, 1, kMostSplits);
 }
 
 /// items * splits_of(items) is at most places_, or splits_of() is 1.
 std::size_t LatentAttention::workspace_bytes() const {
-  if (!tiles_ || options_.deterministic) return 0;
+  if (tiles_ == 0 || options_.deterministic) return 0;
   const auto lines =
       static_cast<std::size_t>(places_) * static_cast<std::size_t>(options_.shape.heads);
   return lines * (kRank * sizeof(float) + sizeof(float2));
@@ -463,15 +474,15 @@ void LatentAttention::run(const Bf16* wide, Bf16* out, const KvLayerView& kv,
   a.sums = reinterpret_cast<float2*>(a.partial + lines * kRank);
   const bool pools = kv.pool_offsets != nullptr;
   const dim3 by_head(static_cast<unsigned>(work.launch), static_cast<unsigned>(s.heads));
-  if (!tiles_) {
+  if (tiles_ == 0) {
     launch("latent attention", pools ? latent_any_kernel<true> : latent_any_kernel<false>, by_head,
            32 * kAnyWarps, 0, stream, a);
     return;
   }
   if (pools) {
-    launch_heads<true>(a, work.launch, stream);
+    launch_heads<true>(a, tiles_, work.launch, stream);
   } else {
-    launch_heads<false>(a, work.launch, stream);
+    launch_heads<false>(a, tiles_, work.launch, stream);
   }
   if (a.splits > 1) launch("merge of rows", merge_kernel, by_head, 128, 0, stream, a);
 }

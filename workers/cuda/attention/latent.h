@@ -69,7 +69,6 @@ class LatentAttention {
  public:
   struct Options {
     LatentShape shape;
-    int max_rows = 0;
     bool deterministic = false;  // no row's keys are shared out
   };
   /// Throws std::invalid_argument for a shape that it does not compute, CudaError without a device.
@@ -84,8 +83,8 @@ class LatentAttention {
  private:
   int splits_of(int items) const;
   Options options_;
-  bool tiles_ = false;  // rank and rope of DeepSeek's models
-  int places_ = 0;      // for CTAs of the tiled kernel, on all multiprocessors
+  int tiles_ = 0;   // of 16 heads, a CTA's; 0: not of DeepSeek's rank and rope, the plain kernel
+  int places_ = 0;  // for CTAs of the tiled kernel, on all multiprocessors
 };
 
 }  // namespace baton::cuda

@@ -1,6 +1,6 @@
 // What the kernels of experts on Hopper have in common (experts_few.cu, experts_stream.cu): the
 // weights of a few tiles of experts come through a ring in shared memory, filled by a warp of its
-// own, and go through 16 warps that share the inputs. Registers hold nothing that is on its way, so
+// own, and go through 8 or 16 warps that share the inputs. Registers hold nothing that is on its way, so
 // the bytes in flight do not depend on what the compiler makes of the loops, and the ring runs on
 // over the ends of tiles and experts.
 #pragma once

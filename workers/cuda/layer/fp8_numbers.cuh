@@ -38,11 +38,12 @@ __device__ __forceinline__ void scaled_fp8(std::uint32_t first, std::uint32_t se
                                            float high, std::uint32_t (&a)[4]) {
   spread_fp8(first, a[0], a[1]);
   spread_fp8(second, a[2], a[3]);
-  const float scales[2] = {low * kFp8Factor, high * kFp8Factor};
+  const float scales[2] = {low, high};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float2 v = to_floats(a[i]);
-    a[i] = narrow(v.x * scales[i % 2], v.y * scales[i % 2]);
+    // The first product is exact.
+    a[i] = narrow(v.x * kFp8Factor * scales[i % 2], v.y * kFp8Factor * scales[i % 2]);
   }
 }
 
