@@ -159,14 +159,15 @@ bool keeps_fp8(const ModelConfig& config, const Checkpoint* checkpoint, int laye
   const ExpertSpec& experts = config.layer(layer).experts;
   if (experts.expert.bias || !experts.expert.gated) return false;
   const Slice part = cut.part(experts.expert.intermediate);
-  const auto whole_units = [&q](std::int64_t first) {
-    return q.block_columns == 0 ||
-           (q.block_columns % cuda::kExpertUnit == 0 && first % cuda::kExpertUnit == 0);
-  };
-  if (config.hidden % cuda::kMxfp4Inputs != 0 || part.count % cuda::kMxfp4Inputs != 0 ||
-      !whole_units(part.first) || !whole_units(part.count * (cut.whole() ? 0 : 1))) {
+  // Units have halves of 32 inputs, as MXFP4's do (expert_layout.h).
+  if (config.hidden % cuda::kMxfp4Inputs != 0 || part.count % cuda::kMxfp4Inputs != 0) {
     return false;
   }
+  const auto fits = [&q](std::int64_t inputs) {
+    return q.block_columns == 0 ||
+           (q.block_columns % cuda::kExpertUnit == 0 && inputs % cuda::kExpertUnit == 0);
+  };
+  if (!fits(0) || (!cut.whole() && !fits(part.count))) return false;
   if (checkpoint == nullptr) return true;
   const std::string prefix =
       decoder_root(names, *checkpoint) + "layers." + std::to_string(layer) + "." + names.experts;
