@@ -163,6 +163,8 @@ class Tree(Staged):
         for setting in ("KillMode=process", "Restart=always", "OOMPolicy=continue", "RuntimeDirectoryPreserve=yes",
                         "User=baton", "ExecStart=/usr/bin/baton service %i"):
             self.assertIn("\n" + setting, unit)
+        for closes_devices in ("ProtectClock", "PrivateDevices"):
+            self.assertNotIn("\n" + closes_devices, unit)
         self.assertNotIn("--socket", unit, "of several models each scheduler has its own")
         if shutil.which("systemd-analyze"):
             place = self.usr / "lib/systemd/system/baton@.service"
@@ -263,15 +265,19 @@ class Cuda(unittest.TestCase):
             self.assertIn((ROOT / "LICENSE").read_text(), text)
 
     def system_calls(self, package, script, *arguments, before=""):
-        """What a script asks of systemd where one service on CPUs and one on GPUs run."""
+        """What a script asks of systemd where a service on CPUs and one on GPUs run, and one on GPUs is between two
+        processes."""
         home = pathlib.Path(folders.temporary(self, "baton-scripts-"))
         (home / "baton").mkdir()
         (home / "baton" / "plain.yaml").write_text("# device: cuda is another one\nworkers: [{name: a, role: mixed}]\n")
         (home / "baton" / "gpu.yaml").write_text("worker: {device: cuda}\n")
         (home / "default").write_text(before)
-        (home / "systemctl").write_text(f'#!/bin/sh\ncase $1 in list-units) echo "baton@plain.service loaded active running x"\n'
-                                        f'echo "baton@gpu.service loaded reloading reload x" ;; '
-                                        f'*) echo "$*" >>{home}/calls ;; esac\n')
+        (home / "baton" / "dying.yaml").write_text("worker: {device: cuda}\n")
+        (home / "systemctl").write_text(
+            '#!/bin/sh\ncase $1 in list-units) for state in active reloading activating; do case ",${4#*=}," in *,$state,*)\n'
+            'case $state in active) unit=plain ;; reloading) unit=gpu ;; *) unit=dying ;; esac\n'
+            'echo "baton@$unit.service loaded $state x" ;; esac; done ;;\n'
+            f'show) echo 0 ;; *) echo "$*" >>{home}/calls ;; esac\n')
         (home / "getent").write_text("#!/bin/sh\n")  # the user exists
         for program in ("systemctl", "getent"):
             (home / program).chmod(0o755)
@@ -289,7 +295,8 @@ class Cuda(unittest.TestCase):
         self.assertEqual([reload.format("gpu")], self.system_calls("baton-cuda", "postinst", "configure", "9.8.6"))
         self.assertEqual([], self.system_calls("baton-cuda", "postinst", "configure", ""), "the first installation")
         self.assertEqual([], self.system_calls("baton-cuda", "postinst", "configure", "9.8.6", before="RELOAD_ON_UPGRADE=no\n"))
-        self.assertEqual(["stop baton@gpu.service"], self.system_calls("baton-cuda", "prerm", "remove"))
+        self.assertEqual(["stop baton@gpu.service", "stop baton@dying.service"],
+                         self.system_calls("baton-cuda", "prerm", "remove"))
         self.assertEqual([], self.system_calls("baton-cuda", "prerm", "upgrade", "9.8.8"))
         self.assertEqual(["stop baton@*.service"], self.system_calls("baton", "prerm", "remove"))
 

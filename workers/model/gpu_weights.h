@@ -64,12 +64,12 @@ struct GpuLayer {
   const cuda::Bf16* qkv_bias = nullptr;  // [(heads + 2 kv_heads) * head_dim]
   const cuda::Bf16* q_norm = nullptr;    // [head_dim]
   const cuda::Bf16* k_norm = nullptr;    // [head_dim]
-  cuda::LinearWeight o;                  // [heads * head_dim] -> [hidden]
+  cuda::LinearWeight o;                  // [attended_columns()] -> [hidden]
   const cuda::Bf16* post_norm = nullptr;
   cuda::LinearWeight gate_up;  // [hidden] -> [2 * intermediate], 8 of gate, 8 of up, ...; or,
                                // without a gate, [intermediate]
   cuda::LinearWeight down;     // [intermediate] -> [hidden]
-  // A sparse layer instead of these two, in bf16 or MXFP4; E experts of their own intermediate
+  // A sparse layer instead of these two, in bf16, MXFP4 or FP8; E experts of their own intermediate
   // size:
   cuda::LinearWeight router;          // [hidden] -> [E]
   cuda::ExpertWeight expert_gate_up;  // [E][2 * intermediate, hidden], as gate_up

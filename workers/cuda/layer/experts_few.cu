@@ -40,7 +40,7 @@ struct Room {
 };
 constexpr Room kAlone{200 << 10, 32 << 10};
 /// So that CTAs of both kernels are there at the same time: the second one asks for its weights
-/// while the first one still reads. With the stages of kAlone there would be only two of them.
+/// while the first one still reads. With stages of kAlone's size there would be only two.
 constexpr Room kBesides{100 << 10, 16 << 10};
 constexpr int kBesidesRows = 2;  // for more, more bytes on the way count for more
 

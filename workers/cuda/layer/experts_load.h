@@ -27,9 +27,9 @@ constexpr int kBadMxfp4Scale = 2;
 void pack_mxfp4(const Mxfp4Part& part, std::byte* to, int* bad, Stream stream);
 
 /// One matrix [out, in] of one expert in bf16, in the order of rows in which it is kept, that
-/// stands for FP8 numbers times scales: `scales` [out, ceil(in / 64)], fp32. A bf16 is nearer to
-/// the number that it was rounded from than any other one is, so packing finds exactly the stored
-/// ones.
+/// stands for FP8 numbers times scales: `scales` [out, ceil(in / 64)], fp32. Neighbouring FP8
+/// numbers are further apart than bf16 rounds, so dividing by the scale and rounding finds the
+/// stored ones.
 struct Fp8Part {
   int out = 0;  // a multiple of 16
   int in = 0;   // a multiple of 32
