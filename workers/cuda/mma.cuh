@@ -26,4 +26,13 @@ __device__ __forceinline__ void load_inputs(std::uint32_t at, std::uint32_t* b) 
                : "memory");
 }
 
+/// Likewise where a row of shared memory is all outputs of one k: lane l's address is that of k =
+/// l.
+__device__ __forceinline__ void load_turned(std::uint32_t at, std::uint32_t* b) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+               : "r"(at)
+               : "memory");
+}
+
 }  // namespace baton::cuda

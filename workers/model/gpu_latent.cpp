@@ -8,14 +8,6 @@
 #include "workers/model/gpu_shapes.h"
 
 namespace baton {
-namespace {
-
-using cuda::Bf16;
-
-constexpr float kLatentEps = 1e-6F;  // as on CPUs, whatever rms_norm_eps says
-
-}  // namespace
-
 /// Queries of as many numbers as the heads have; what is behind them in qkv_ stays there.
 void GpuDecoder::latent_project(int index, int rows, cuda::Stream stream) {
   const int q_rank = config_.latent.q_rank;
@@ -24,7 +16,7 @@ void GpuDecoder::latent_project(int index, int rows, cuda::Stream stream) {
   cuda::NormCall norm;
   norm.x = qkv_;
   norm.x_stride = projected_columns(config_);
-  norm.norm = {w.q_norm, nullptr, kLatentEps, false};
+  norm.norm = {w.q_norm, nullptr, LatentSpec::kEps, false};
   norm.rows = rows;
   norm.columns = norm.y_stride = q_rank;
   norm.y = latent_q_;
@@ -50,7 +42,7 @@ void GpuDecoder::latent_attend(int index, const GpuBatch& batch, cuda::Stream st
   append.q = at_once ? qkv_ : queries_;
   append.q_stride = at_once ? projected : config_.heads * config_.head_dim;
   append.norm = w.kv_norm;
-  append.eps = kLatentEps;
+  append.eps = LatentSpec::kEps;
   append.cos = table.cos;
   append.sin = table.sin;
   append.interleaved = rope.interleaved;

@@ -32,8 +32,6 @@ cpu::LatentShape latent_shape(const ModelSpec& s) {
   return {s.latent.rank, s.latent.rope, s.latent.plain};
 }
 
-constexpr float kLatentEps = 1e-6F;  // transformers' default, whatever rms_norm_eps says
-
 }  // namespace
 
 /// y (op)= W_down act(W_gate normed) * (W_up normed), with the biases that there are.
@@ -184,14 +182,14 @@ void LlamaModel::Impl::project_latent(const LayerSpec& spec, const LatentWeights
   const bool interleaved = config.ropes.front().interleaved;
   const Rows latent = rows_of(workspace.kv, normed.rows);
   ops.linear(normed, w.kv_a, Epilogue::store, latent);
-  ops.latent_append(latent, shape, w.kv_norm.data(), kLatentEps, interleaved, places_of(spec, kv),
-                    kv);
+  ops.latent_append(latent, shape, w.kv_norm.data(), LatentSpec::kEps, interleaved,
+                    places_of(spec, kv), kv);
 
   Rows from = normed;
   if (config.latent.q_rank > 0) {
     from = rows_of(workspace.q_a, normed.rows);
     ops.linear(normed, w.q_a, Epilogue::store, from);
-    ops.norm(from, {w.q_norm.data(), nullptr, kLatentEps, false}, from);
+    ops.norm(from, {w.q_norm.data(), nullptr, LatentSpec::kEps, false}, from);
   }
   const Rows q = rows_of(workspace.q, normed.rows);
   const Rows plain = rows_of(workspace.by_head, normed.rows * heads, shape.plain);

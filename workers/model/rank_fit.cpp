@@ -56,10 +56,11 @@ std::uint64_t mxfp4_on_gpu(const TensorView& view, bool scales, bool kept) {
 std::vector<cuda::ExpertFormat> expert_formats(const ModelConfig& config,
                                                const Checkpoint& checkpoint, int ranks) {
   const GpuCut cut{{0, ranks}, false};
+  const GpuFormats kept(config, &checkpoint, cut);
   std::vector<cuda::ExpertFormat> formats(static_cast<std::size_t>(config.layers));
   for (int i = 0; i < config.layers; ++i) {
     if (!config.sparse(i)) continue;
-    formats[static_cast<std::size_t>(i)] = GpuFormats(config, &checkpoint, cut).experts(i);
+    formats[static_cast<std::size_t>(i)] = kept.experts(i);
   }
   return formats;
 }
@@ -303,7 +304,10 @@ RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint
   const std::string layers = root + "layers.";
   const std::string head = head_name(names, checkpoint);
   const bool stored = how == TensorBytes::stored;
-  const auto formats = expert_formats(config, checkpoint, how == TensorBytes::on_gpus ? ranks : 1);
+  std::vector<cuda::ExpertFormat> formats;
+  if (!stored) {
+    formats = expert_formats(config, checkpoint, how == TensorBytes::on_gpus ? ranks : 1);
+  }
   for (const auto& [name, view] : checkpoint.tensors()) {
     std::string_view rest(name);
     if (name.starts_with(layers)) {

@@ -69,6 +69,8 @@ struct AttentionSpec {
 /// Keys and values as one latent vector a token, the same for all heads (DeepSeek's MLA). Each head
 /// has matrices of its own that lead from there to its key and its value.
 struct LatentSpec {
+  static constexpr float kEps = 1e-6F;  // of its norms: transformers' default, whatever
+                                        // rms_norm_eps says
   int rank = 0;    // of the latent vector; 0: keys and values are plain
   int q_rank = 0;  // queries go through so many numbers, too; 0: at once
   int plain = 0;   // components of a query that do not turn

@@ -111,14 +111,6 @@ template <int kPending>
 __device__ __forceinline__ void copies_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-/// The right operand of two instructions from rows of k: lane l's address is that of k = l.
-__device__ __forceinline__ void load_turned(std::uint32_t at, std::uint32_t (&b)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-               : "r"(at)
-               : "memory");
-}
-
 /// 32 keys from `first` on; noughts behind the last.
 template <bool kPools>
 __device__ __forceinline__ void ask_keys(const Vectors<kPools>& vectors, int first, int end,

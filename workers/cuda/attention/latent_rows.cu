@@ -90,14 +90,6 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int kVectors = kInputs / 8;
 static_assert(kOuts == kInputs, "a piece of W has one stride, whichever way it lies");
 
-/// The right operand of two instructions from rows of k: lane l's address is that of k = l.
-__device__ __forceinline__ void load_turned(std::uint32_t at, std::uint32_t* b) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-               : "r"(at)
-               : "memory");
-}
-
 /// 64 x 64 elements at (first row, first column) of a matrix on their way to shared memory; noughts
 /// behind its ends.
 template <int kRows>

@@ -19,6 +19,19 @@ enum class ExpertFormat : std::uint8_t {
   fp8,    // likewise
 };
 
+/// run.operator()<kFormat>() of the format: what is compiled for each is chosen here.
+template <typename Run>
+auto with_format(ExpertFormat format, const Run& run) {
+  switch (format) {
+    case ExpertFormat::mxfp4:
+      return run.template operator()<ExpertFormat::mxfp4>();
+    case ExpertFormat::fp8:
+      return run.template operator()<ExpertFormat::fp8>();
+    default:
+      return run.template operator()<ExpertFormat::bf16>();
+  }
+}
+
 constexpr int kExpertTile = 16;
 constexpr int kExpertUnit = 64;
 constexpr int kMxfp4Inputs = 32;      // that share a scale

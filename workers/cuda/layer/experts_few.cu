@@ -400,25 +400,13 @@ bool few_experts_fit(const ExpertCall& call) {
       call.rule.groups > 1 || call.gate_up.format != call.down.format || !is_hopper()) {
     return false;
   }
-  switch (call.gate_up.format) {
-    case ExpertFormat::mxfp4:
-      return fits<ExpertFormat::mxfp4>(call, kAlone);
-    case ExpertFormat::fp8:
-      return fits<ExpertFormat::fp8>(call, kAlone);
-    default:
-      return fits<ExpertFormat::bf16>(call, kAlone);
-  }
+  return with_format(call.gate_up.format,
+                     [&]<ExpertFormat kFormat> { return fits<kFormat>(call, kAlone); });
 }
 
 void few_experts(const ExpertCall& call, Bf16* gated, Stream stream) {
-  switch (call.gate_up.format) {
-    case ExpertFormat::mxfp4:
-      return run<ExpertFormat::mxfp4>(call, gated, stream);
-    case ExpertFormat::fp8:
-      return run<ExpertFormat::fp8>(call, gated, stream);
-    default:
-      return run<ExpertFormat::bf16>(call, gated, stream);
-  }
+  with_format(call.gate_up.format,
+              [&]<ExpertFormat kFormat> { run<kFormat>(call, gated, stream); });
 }
 
 }  // namespace baton::cuda

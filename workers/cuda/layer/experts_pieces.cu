@@ -426,14 +426,7 @@ void run(const StreamProduct& p, const ExpertCall& call, Stream stream) {
 }  // namespace
 
 void experts_by_pieces(const StreamProduct& p, const ExpertCall& call, Stream stream) {
-  switch (p.w.format) {
-    case ExpertFormat::mxfp4:
-      return run<ExpertFormat::mxfp4>(p, call, stream);
-    case ExpertFormat::fp8:
-      return run<ExpertFormat::fp8>(p, call, stream);
-    default:
-      return run<ExpertFormat::bf16>(p, call, stream);
-  }
+  with_format(p.w.format, [&]<ExpertFormat kFormat> { run<kFormat>(p, call, stream); });
 }
 
 }  // namespace baton::cuda

@@ -255,25 +255,11 @@ void run_format(const StreamProduct& p, Stream stream) {
 
 bool stream_experts_fit(const StreamProduct& p) {
   if (p.routing->piece > 16 || !is_hopper()) return false;
-  switch (p.w.format) {
-    case ExpertFormat::mxfp4:
-      return fits<ExpertFormat::mxfp4>(p);
-    case ExpertFormat::fp8:
-      return fits<ExpertFormat::fp8>(p);
-    default:
-      return fits<ExpertFormat::bf16>(p);
-  }
+  return with_format(p.w.format, [&]<ExpertFormat kFormat> { return fits<kFormat>(p); });
 }
 
 void stream_experts(const StreamProduct& p, Stream stream) {
-  switch (p.w.format) {
-    case ExpertFormat::mxfp4:
-      return run_format<ExpertFormat::mxfp4>(p, stream);
-    case ExpertFormat::fp8:
-      return run_format<ExpertFormat::fp8>(p, stream);
-    default:
-      return run_format<ExpertFormat::bf16>(p, stream);
-  }
+  with_format(p.w.format, [&]<ExpertFormat kFormat> { run_format<kFormat>(p, stream); });
 }
 
 }  // namespace baton::cuda

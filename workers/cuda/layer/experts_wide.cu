@@ -406,14 +406,7 @@ void gather_lines(const ExpertRouting& r, const Bf16* x, int columns, Bf16* y, S
 }
 
 void wide_experts(const StreamProduct& p, Stream stream) {
-  switch (p.w.format) {
-    case ExpertFormat::mxfp4:
-      return run_format<ExpertFormat::mxfp4>(p, stream);
-    case ExpertFormat::fp8:
-      return run_format<ExpertFormat::fp8>(p, stream);
-    default:
-      return run_format<ExpertFormat::bf16>(p, stream);
-  }
+  with_format(p.w.format, [&]<ExpertFormat kFormat> { run_format<kFormat>(p, stream); });
 }
 
 }  // namespace baton::cuda
