@@ -46,13 +46,13 @@ bool may_need_host(const BatchRow& row) {
   return GpuStepPacker::needs_host(row) || (row.samples() && row.sampling->holds_next_step());
 }
 
-/// The longest prompt over several pools whose chunks gather their keys: the longest that is
-/// served, unless a layer's keys and values are more than this part of the GPU's memory.
-std::int64_t foreign_keys(const ModelConfig& c, std::uint32_t max_context, std::size_t memory) {
+/// The longest prompt whose chunks gather their keys: the longest that is served, unless a layer's
+/// keys and values are more than this part of the GPU's memory.
+std::int64_t gathered_keys(const ModelConfig& c, std::uint32_t max_context, std::size_t memory) {
   constexpr std::size_t kPart = 16;
   const std::int64_t context =
       max_context == 0 ? c.max_context : std::min<std::int64_t>(c.max_context, max_context);
-  return std::min(context, static_cast<std::int64_t>(memory / kPart / key_bytes(c)));
+  return std::min(context, static_cast<std::int64_t>(memory / kPart / gathered_key_bytes(c)));
 }
 
 std::string mib(std::uint64_t bytes) { return std::to_string(bytes >> 20U) + " MiB"; }
@@ -168,8 +168,9 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   o.max_wanted = std::min(o.max_rows, kMaxWanted);
   o.max_table = static_cast<int>(kInputBytes / sizeof(std::int32_t));
   o.tokens_per_block = static_cast<int>(options_.tokens_per_block);
-  if (options_.elastic && reads_in_place())
-    o.foreign_keys = foreign_keys(config_of_rank(config, cut), options_.max_context, memory.total);
+  if ((options_.elastic && reads_in_place()) || config.latent.rank > 0)
+    o.gathered_keys =
+        gathered_keys(config_of_rank(config, cut), options_.max_context, memory.total);
   o.kv_groups = options_.kv_groups;
   o.deterministic = options_.deterministic;
   o.chain = options_.chain;

@@ -99,19 +99,23 @@ bool GpuStepPacker::decodes_only(const RunStep& step) {
   });
 }
 
-/// `gathers`: the keys of chunks lie in several pools.
-void GpuStepPacker::find_chunks(const RunStep& step, bool gathers) {
+/// `pools`: the keys of chunks lie in several.
+void GpuStepPacker::find_chunks(const RunStep& step, bool pools) {
   is_chunk_.clear();
-  for (const BatchRow& row : step.rows) {
-    is_chunk_.push_back(prefill_ != nullptr && row.tokens.size() > 1);
+  const bool gathers = pools || (prefill_ != nullptr && prefill_->always_gathers());
+  if (!gathers) {
+    for (const BatchRow& row : step.rows) {
+      is_chunk_.push_back(prefill_ != nullptr && row.tokens.size() > 1);
+    }
+    return;
   }
-  if (!gathers) return;
   lengths_.clear();
   for (const BatchRow& row : step.rows) {
     const auto tokens = static_cast<std::int64_t>(row.tokens.size());
     lengths_.push_back({tokens, row.position + tokens});
   }
-  is_chunk_ = choose_chunks(lengths_, cuda::PrefillAttention::kGatherTile, most_gathered_keys_);
+  is_chunk_ = choose_chunks(lengths_, prefill_ == nullptr ? 2 : prefill_->least_rows(),
+                            cuda::PrefillAttention::kGatherTile, most_gathered_keys_);
 }
 
 /// The kernel for chunks wants their rows side by side.

@@ -47,8 +47,8 @@ class GpuStepPacker {
     GpuBatch batch;  // addresses in the device buffer; `chunks` and `travel` are left to the caller
     cuda::TravelWork travel;  // without parts where nothing travels; no workspace and event yet
     std::int64_t keys_elsewhere = 0;  // of single tokens, where others could attend to them
-    std::size_t bytes = 0;   // to upload
-    bool too_large = false;  // `capacity` did not hold it; nothing is usable
+    std::size_t bytes = 0;            // to upload
+    bool too_large = false;           // `capacity` did not hold it; nothing is usable
   };
   /// Packs into `host`, for a device buffer at `device`. With padded_rows > 0 a step of single
   /// tokens is filled up to so many rows, and every address depends on padded_rows alone. With
@@ -104,7 +104,7 @@ class GpuStepPacker {
   cuda::SampleRow sample_of(const Line& line) const;
   std::size_t pack_samples(const RunStep& step, bool keeps_logits, cuda::SampleRow* samples,
                            std::int32_t* wanted, WordArea& area, Packed& packed);
-  void find_chunks(const RunStep& step, bool gathers);
+  void find_chunks(const RunStep& step, bool pools);
   void plan_singles(const cuda::DecodeAttention& attention,
                     std::span<const cuda::AttentionRow> rows, int padded_rows,
                     cuda::DecodeItem* items, std::int32_t* n_items, cuda::DecodeWork& work);

@@ -68,8 +68,10 @@ class GpuDecoder {
     int max_wanted = 0;  // rows of logits that are held at a time
     int max_table = 0;   // entries of a step's block tables
     int tokens_per_block = 16;
-    std::int64_t foreign_keys = 0;  // of a prompt over several pools that is to be served quickly
-    bool kv_groups = false;         // layers that see equally far share blocks (kv_plan.h)
+    // Of a prompt that is to be served quickly though its keys are gathered first: it lies in
+    // several pools, or its keys are latent
+    std::int64_t gathered_keys = 0;
+    bool kv_groups = false;  // layers that see equally far share blocks (kv_plan.h)
     bool deterministic = false;
     /// Steps of few rows run the products between two attentions as one kernel (linear_chain.h):
     /// where that was quicker at start, or wherever it can, or never. Never in deterministic mode.
@@ -91,7 +93,7 @@ class GpuDecoder {
   const KvPlan& kv_plan() const { return kv_plan_; }
   const cuda::DecodeAttention& decode_attention() const { return decode_; }
   /// Null where rows of chunks are computed as single tokens: in deterministic mode, and for head
-  /// shapes without tiled kernels.
+  /// shapes without tiled kernels. Of latent keys, those of whom no kernel expands.
   const cuda::PrefillAttention* prefill_attention() const { return prefill_.get(); }
   /// The same for layers with the nearer of two windows; null where one plan serves all layers.
   const cuda::DecodeAttention* near_decode_attention() const { return near_decode_.get(); }

@@ -17,6 +17,13 @@ inline std::size_t key_bytes(const ModelConfig& c) {
 inline cuda::LatentShape latent_of(const ModelConfig& c) {
   return {c.heads, c.latent.rank, c.latent.rope, c.latent.plain};
 }
+/// Of a token in one layer, while a step's chunks have their keys gathered: as it is in the pool,
+/// or expanded for the fewest heads.
+inline std::size_t gathered_key_bytes(const ModelConfig& c) {
+  using Prefill = cuda::PrefillAttention;
+  if (c.latent.rank == 0) return key_bytes(c);
+  return Prefill::expanded_bytes(latent_of(c), c.latent.value, Prefill::least_heads(c.heads));
+}
 /// Columns of the first product of a layer with latent keys and values: queries, or what leads to
 /// them, and behind these the latent vector.
 inline int latent_queries(const ModelConfig& c) {

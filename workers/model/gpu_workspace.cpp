@@ -47,11 +47,15 @@ cuda::PrefillAttention::Options prefill_options(const ModelConfig& c,
   p.max_chunks = o.max_rows / 2 + 1;
   p.max_table = o.max_table;
   p.window = decode_options(c, o).window;
+  if (c.latent.rank > 0) {
+    p.latent = latent_of(c);
+    p.value = c.latent.value;
+    p.max_chunks = o.max_rows / cuda::PrefillAttention::kLeastLatentRows + 1;
+  }
   if (p.window != 0 || near_window(c) != 0) return p;
-  // A chunk that reads other pools gathers all of its keys, a layer at a time.
   constexpr std::int64_t kTail = 16 * std::int64_t{cuda::PrefillAttention::kGatherTile};
-  p.gather_bytes =
-      std::max(p.gather_bytes, static_cast<std::size_t>(o.foreign_keys + kTail) * key_bytes(c));
+  p.gather_bytes = std::max(
+      p.gather_bytes, static_cast<std::size_t>(o.gathered_keys + kTail) * gathered_key_bytes(c));
   return p;
 }
 
@@ -59,6 +63,15 @@ cuda::PrefillAttention::Options prefill_options(const ModelConfig& c,
 bool has_tiles(const ModelConfig& c, const GpuDecoder::Options& o) {
   if (c.latent.rank > 0) return false;  // whatever its heads' size: latent_ computes all rows
   return cuda::has_attention_tiles(heads_of(c), decode_options(c, o).capped);
+}
+
+/// Whether chunks have a kernel.
+bool has_chunks(const ModelConfig& c, const GpuDecoder::Options& o) {
+  if (o.deterministic) return false;
+  if (c.latent.rank > 0) {
+    return cuda::PrefillAttention::expands(latent_of(c), c.latent.value, o.tokens_per_block);
+  }
+  return has_tiles(c, o);
 }
 
 std::unique_ptr<cuda::LatentAttention> make_latent(const ModelConfig& c,
@@ -128,9 +141,9 @@ GpuDecoder::GpuDecoder(ModelConfig config, GpuWeights weights, const Options& op
       kv_plan_(kv_plan_of(
           config_, options.kv_groups ? static_cast<std::uint32_t>(options.tokens_per_block) : 0)),
       decode_(decode_options(config_, options)),
-      prefill_(options.deterministic || !has_tiles(config_, options)
-                   ? nullptr
-                   : std::make_unique<cuda::PrefillAttention>(prefill_options(config_, options))),
+      prefill_(has_chunks(config_, options)
+                   ? std::make_unique<cuda::PrefillAttention>(prefill_options(config_, options))
+                   : nullptr),
       latent_(make_latent(config_, options)),
       fused_(make_near_attention()),
       linears_(linear_options(config_, weights_, options), (carve_workspace(), linear_workspace_)) {

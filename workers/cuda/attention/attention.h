@@ -59,10 +59,10 @@ struct alignas(16) DecodeItem {
   std::int32_t first_block = 0;  // of the row, in a group's flat block table
   std::int32_t key_begin = 0;    // the first key that is seen, in tokens of the sequence
   std::int32_t key_end = 0;
-  std::int32_t piece = 0;  // of the row: 0 .. pieces-1
+  std::int32_t piece = 0;   // of the row: 0 .. pieces-1
   std::int32_t pieces = 0;  // 0: merge() ends the row, not the last piece to come
   std::int32_t slot = 0;    // first of the row's slots in the split workspace, unless pieces == 1
-  std::int32_t fresh = 0;  // keys from here on are written by this very step
+  std::int32_t fresh = 0;   // keys from here on are written by this very step
 };
 
 struct DecodePlan {
@@ -74,9 +74,9 @@ struct DecodePlan {
 struct DecodeWork {
   const DecodeItem* items = nullptr;
   const std::int32_t* n_items = nullptr;  // one number
-  int rows = 0;    // that it was made for: plan()'s `padded_rows`, or the single rows
-  int launch = 0;  // how many items to launch, those behind n_items do nothing; 0: there are no
-                   // single rows
+  int rows = 0;        // that it was made for: plan()'s `padded_rows`, or the single rows
+  int launch = 0;      // how many items to launch, those behind n_items do nothing; 0: there are no
+                       // single rows
   int more_slots = 0;  // that the workspace has, beside those of plans
 };
 
@@ -91,15 +91,15 @@ class DecodeAttention {
     HeadShape shape;            // head_dim up to 256
     int tokens_per_block = 16;  // any; multiples of 16 are fast
     int max_rows = 0;
-    int window = 0;       // sliding window in tokens; 0: none
-    bool capped = false;  // scores of some layers are
-    int fixed_split = 0;  // > 0: every row is cut into pieces of this many keys (a multiple of
-                          // 16), whatever its batch-mates are (deterministic); 0: cut so that
-                          // the GPU is full
+    int window = 0;           // sliding window in tokens; 0: none
+    bool capped = false;      // scores of some layers are
+    int fixed_split = 0;      // > 0: every row is cut into pieces of this many keys (a multiple of
+                              // 16), whatever its batch-mates are (deterministic); 0: cut so that
+                              // the GPU is full
     bool whole_rows = false;  // plans alone, of rows that are never cut: another kernel computes
                               // them (latent.h)
-    int piece_keys = 0;   // > 0: spread rows over CTAs in pieces of about so many keys; for
-                          // measurements
+    int piece_keys = 0;       // > 0: spread rows over CTAs in pieces of about so many keys; for
+                              // measurements
   };
   /// Throws std::invalid_argument for a shape that it does not compute, CudaError without a device.
   /// Where has_attention_tiles() is false rows are never cut.
@@ -165,6 +165,29 @@ class DecodeAttention {
 
 // ------------------------------------------------------------------ prompt chunks
 
+/// Latent keys and values (latent.h): a token leaves one vector for all heads in the pool.
+struct LatentShape {
+  int heads = 0;
+  int rank = 0;   // numbers that are key and value, a multiple of 8, at most kMostLatentRank
+  int rope = 0;   // components that turn, a multiple of 8
+  int plain = 0;  // components of a head's query that do not turn, a multiple of 8
+  constexpr int width() const { return rank + rope; }
+  constexpr int query() const { return plain + rope; }
+};
+constexpr int kMostLatentRank = 512;
+constexpr int kMostLatentRope = 128;
+
+/// What attention of chunks to latent keys and values takes.
+struct LatentChunks {
+  const Bf16* q = nullptr;  // [rows], of heads * query() each, turned; `q_stride` apart
+  std::int64_t q_stride = 0;
+  Bf16* out = nullptr;  // [rows, heads, value]
+  KvLayerView kv;
+  const std::int32_t* block_table = nullptr;  // the flat table
+  const Bf16* kv_b = nullptr;                 // [heads, plain + value, rank]
+  float scale = 0;
+};
+
 class PrefillAttention {
  public:
   static constexpr std::size_t kGatherBytes = std::size_t{512} << 20;
@@ -181,8 +204,21 @@ class PrefillAttention {
     // gathered first; below 0: never. Measured on one H200.
     std::int64_t gather_pairs = 1 << 20;
     std::size_t gather_bytes = kGatherBytes;  // of keys and values that are gathered at most
+    // With a rank: what is in the pool is latent. It is gathered, and expanded to the keys and
+    // values of `shape`'s heads, the latter of `value` numbers: run_latent().
+    LatentShape latent = {};
+    int value = 0;
   };
   static constexpr int kGatherTile = 128;  // a chunk's gathered keys are filled up to whole tiles
+  /// Rows from which on expanding latent keys is quicker than looking at them as they are
+  /// (LatentAttention). Measured on one H200.
+  static constexpr int kLeastLatentRows = 64;
+  /// Whether latent keys and values of these sizes are expanded on this device.
+  static bool expands(const LatentShape& shape, int value, int tokens_per_block);
+  /// Of a key that is gathered and expanded for `heads` heads.
+  static std::size_t expanded_bytes(const LatentShape& shape, int value, int heads);
+  /// So many heads are expanded at once at least.
+  static int least_heads(int heads);
   /// Takes FlashInfer's Hopper kernels on compute capability 9.0, its FA2 kernel elsewhere and for
   /// heads of 256, which alone may have capped scores. Throws
   /// std::invalid_argument for a shape that it does not compute, CudaError without a device.
@@ -214,6 +250,10 @@ class PrefillAttention {
   /// Keys of all chunks of a step, each chunk's filled up to whole tiles, that can be gathered; 0:
   /// none can.
   std::int64_t most_gathered_keys() const;
+  /// Whether that bounds every step, and the fewest tokens of a row that are planned as a chunk.
+  bool always_gathers() const;
+  int least_rows() const;
+  static int rows(const Plan& plan);
 
   /// Queues the attention of the planned chunks of one layer. `block_table` is the flat table of
   /// the layer's group on the device (kv.table_shift is not looked at: chunks are in no graph);
@@ -222,6 +262,8 @@ class PrefillAttention {
   void run(const Plan& plan, const Bf16* qkv, Bf16* out, const KvLayerView& kv,
            const std::int32_t* block_table, float scale, Stream stream,
            const AttentionRule& rule = {}, float* lse = nullptr) const;
+  /// The same of latent keys and values, whose pointers are those of the step's rows.
+  void run_latent(const Plan& plan, const LatentChunks& a, Stream stream) const;
 
  private:
   struct Impl;

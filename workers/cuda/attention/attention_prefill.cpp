@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "workers/cuda/attention/head_gemm.h"
 #include "workers/cuda/current_device.h"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/layer/general.h"
@@ -18,6 +19,7 @@ struct PrefillAttention::Impl {
   int sm_count = 0;
   const PrefillKernel* kernel = nullptr;
   const PrefillKernel* dense = nullptr;  // of the steps that it serves
+  std::unique_ptr<HeadGemm> gemm;        // of latent keys
 };
 
 struct PrefillAttention::Plan {
@@ -87,6 +89,13 @@ std::int64_t gathered_keys(const PrefillPlan& plan) {
 
 void check_shape(const PrefillAttention::Options& o) {
   const HeadShape& s = o.shape;
+  if (o.latent.rank > 0) {
+    const bool expands = PrefillAttention::expands(o.latent, o.value, o.tokens_per_block);
+    if (expands && s.heads == o.latent.heads && o.window == 0) {
+      return;
+    }
+    throw std::invalid_argument("attention: latent keys that are not expanded here");
+  }
   if (s.head_dim != 64 && s.head_dim != 128 && s.head_dim != 256) {
     throw std::invalid_argument("attention: head_dim " + std::to_string(s.head_dim) +
                                 " is not supported on CUDA (64, 128 and 256 are)");
@@ -102,6 +111,11 @@ PrefillAttention::PrefillAttention(const Options& options) : impl_(new Impl) {
   check_shape(options);
   impl_->options = options;
   impl_->sm_count = multiprocessors();
+  if (options.latent.rank > 0) {
+    impl_->kernel = impl_->dense = &kPrefillLatent;
+    impl_->gemm = std::make_unique<HeadGemm>();
+    return;
+  }
   const bool hopper = options.hopper && is_hopper() && kPrefillHopper.plan != nullptr &&
                       options.shape.head_dim <= 128;
   impl_->kernel = hopper ? &kPrefillHopper : &kPrefillFa2;
@@ -124,6 +138,28 @@ std::int64_t PrefillAttention::most_gathered_keys() const {
   return impl_->dense == nullptr ? 0 : impl_->dense->most_keys(impl_->options);
 }
 
+bool PrefillAttention::always_gathers() const { return impl_->options.latent.rank > 0; }
+
+int PrefillAttention::least_rows() const { return always_gathers() ? kLeastLatentRows : 2; }
+
+int PrefillAttention::rows(const Plan& plan) { return plan.data.rows; }
+
+bool PrefillAttention::expands(const LatentShape& shape, int value, int tokens_per_block) {
+  const bool sizes = shape.plain == 128 && shape.rope == 64 && value == 128;  // FlashInfer's
+  return sizes && tokens_per_block % kGatherUnit == 0 && kPrefillLatent.plan != nullptr &&
+         is_hopper();
+}
+
+std::size_t PrefillAttention::expanded_bytes(const LatentShape& shape, int value, int heads) {
+  return sizeof(Bf16) * static_cast<std::size_t>(shape.rank + heads * (shape.query() + value));
+}
+
+int PrefillAttention::least_heads(int heads) {
+  for (int n = std::min(heads, 8);; --n) {
+    if (heads % n == 0) return n;
+  }
+}
+
 void PrefillAttention::PlanDeleter::operator()(Plan* plan) const { delete plan; }
 
 PrefillAttention::PlanPtr PrefillAttention::make_plan() const { return PlanPtr(new Plan); }
@@ -138,9 +174,9 @@ void PrefillAttention::plan(std::span<const AttentionRow> chunks, Plan& plan, vo
   plan.data.int_bytes = int_workspace_bytes();
   const PrefillBuffers buffers{float_workspace, float_workspace_bytes(), int_workspace, pinned,
                                plan.data.int_bytes};
+  gather |= always_gathers();
   if (gather && gathered_keys(plan.data) > most_gathered_keys()) {
-    throw std::invalid_argument(
-        "prompt chunks over several pools with more keys than are gathered");
+    throw std::invalid_argument("prompt chunks with more keys than are gathered");
   }
   const bool dense =
       gather || (impl_->dense != nullptr && impl_->dense->serves(impl_->options, plan.data));
@@ -168,6 +204,23 @@ void PrefillAttention::run(const Plan& plan, const Bf16* qkv, Bf16* out, const K
   plan.kernel->run(impl_->options, plan.data, call, stream);
   if (rule.sinks == nullptr) return;
   apply_sinks(call.lse, rule.sinks, plan.data.rows, s.heads, s.head_dim, call.out, stream);
+}
+
+void PrefillAttention::run_latent(const Plan& plan, const LatentChunks& a, Stream stream) const {
+  if (plan.data.rows == 0) return;
+  const Options& o = impl_->options;
+  if (o.latent.rank == 0) throw CudaError("prefill attention: no latent keys were asked for");
+  const std::int64_t row = plan.data.first_row;
+  PrefillCall call{};
+  call.qkv = a.q + row * a.q_stride;
+  call.out = a.out + row * o.shape.heads * o.value;
+  call.kv = a.kv;
+  call.block_table = a.block_table;
+  call.scale = a.scale;
+  call.q_stride = a.q_stride;
+  call.kv_b = a.kv_b;
+  call.gemm = impl_->gemm.get();
+  plan.kernel->run(o, plan.data, call, stream);
 }
 
 }  // namespace baton::cuda

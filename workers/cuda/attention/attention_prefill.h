@@ -10,6 +10,8 @@
 
 namespace baton::cuda {
 
+class HeadGemm;
+
 /// One step's chunks as FlashInfer wants them, and what it made of them. Rows and lengths count
 /// from the first chunk's first row.
 struct PrefillPlan {
@@ -19,7 +21,8 @@ struct PrefillPlan {
   std::vector<std::int32_t> table_begin;  // [requests + 1], into the flat block table
   std::vector<std::int32_t> keys;         // [requests]
   std::vector<std::int64_t> info;         // FlashInfer's plan: offsets into the int workspace
-  int gathered_keys = 0;                  // kPrefillDense: keys in the float workspace
+  int gathered_keys = 0;                  // kPrefillDense, kPrefillLatent: in the float workspace
+  int heads_at_once = 0;                  // kPrefillLatent: heads that are expanded at a time
   std::size_t sources_at = 0;             // likewise: where they come from, in the int workspace
   std::byte* float_workspace = nullptr;
   std::byte* int_workspace = nullptr;
@@ -45,7 +48,13 @@ struct PrefillCall {
   float scale = 0;
   float soft_cap = 0;    // above 0: of kernels that take it
   float* lse = nullptr;  // [rows, heads], from the first chunk's first row; may be null
+  // Of latent keys and values:
+  std::int64_t q_stride = 0;
+  const Bf16* kv_b = nullptr;
+  const HeadGemm* gemm = nullptr;
 };
+
+constexpr int kGatherUnit = 16;  // keys that a CTA gathers
 
 using PrefillOptions = PrefillAttention::Options;
 
@@ -56,7 +65,7 @@ struct PrefillKernel {
   void (*plan)(const PrefillOptions&, PrefillPlan&, const PrefillBuffers&, Stream);
   void (*run)(const PrefillOptions&, const PrefillPlan&, const PrefillCall&, Stream);
   bool (*serves)(const PrefillOptions&, const PrefillPlan&) = nullptr;  // not set: any step
-  // Of kPrefillDense: what most_gathered_keys() says.
+  // Of those that gather: what most_gathered_keys() says.
   std::int64_t (*most_keys)(const PrefillOptions&) = nullptr;
 };
 
@@ -65,5 +74,7 @@ extern const PrefillKernel kPrefillFa2;
 extern const PrefillKernel kPrefillHopper;
 /// Gathers the keys first, for steps with many; likewise.
 extern const PrefillKernel kPrefillDense;
+/// Gathers latent keys and expands them; likewise.
+extern const PrefillKernel kPrefillLatent;
 
 }  // namespace baton::cuda

@@ -13,8 +13,8 @@
 #include <flashinfer/attention/scheduler.cuh>
 
 #include <algorithm>
-#include <cstring>
 
+#include "workers/cuda/attention/attention_prefill_gather.cuh"
 #include "workers/cuda/attention/attention_prefill_params.cuh"
 #include "workers/cuda/attention/pool_block.cuh"
 #include "workers/cuda/launch.cuh"
@@ -25,8 +25,7 @@ namespace {
 using Params = flashinfer::BatchPrefillRaggedParams<cutlass::bfloat16_t, cutlass::bfloat16_t,
                                                     cutlass::bfloat16_t, std::int32_t>;
 
-constexpr int kKeyTile = PrefillAttention::kGatherTile;  // keys that the kernel takes at once
-constexpr int kUnit = 16;                                // keys that a CTA gathers
+constexpr int kUnit = kGatherUnit;
 constexpr int kPerVector = 16 / static_cast<int>(sizeof(Bf16));
 
 std::size_t key_bytes(const HeadShape& s) {
@@ -36,7 +35,8 @@ std::size_t key_bytes(const HeadShape& s) {
 /// Keys that the float workspace holds.
 std::size_t room_for_keys(const PrefillOptions& o) {
   const std::size_t all = static_cast<std::size_t>(o.max_table) * o.tokens_per_block;
-  return std::min(all + std::size_t{kKeyTile} * o.max_chunks, o.gather_bytes / key_bytes(o.shape));
+  return std::min(all + std::size_t{kGatherTile} * o.max_chunks,
+                  o.gather_bytes / key_bytes(o.shape));
 }
 
 std::size_t float_bytes(const PrefillOptions& o, int) {
@@ -48,21 +48,10 @@ std::int64_t most_keys(const PrefillOptions& o) {
   return serves ? static_cast<std::int64_t>(room_for_keys(o)) : 0;
 }
 
-/// Where a request's keys come from and go to.
-struct Source {
-  std::int32_t table_begin;
-  std::int32_t keys;
-  std::int32_t first_unit;  // its first key's place in the workspace, in units
-};
-
-std::size_t source_bytes(std::size_t requests) { return requests * sizeof(Source) + 16; }
-
 std::size_t int_bytes(const PrefillOptions& o, int sm_count) {
   return kPrefillHopper.int_bytes(o, sm_count) +
          source_bytes(2 * static_cast<std::size_t>(o.max_chunks) + 1);
 }
-
-int padded(int keys) { return (keys + kKeyTile - 1) / kKeyTile * kKeyTile; }
 
 bool serves(const PrefillOptions& o, const PrefillPlan& p) {
   std::int64_t pairs = 0;
@@ -76,33 +65,8 @@ bool serves(const PrefillOptions& o, const PrefillPlan& p) {
   return pairs >= o.gather_pairs && keys <= most_keys(o);
 }
 
-/// Requests begin at whole tiles of keys, so that a tile has no other request's keys, which may be
-/// NaN.
 void plan(const PrefillOptions& o, PrefillPlan& p, const PrefillBuffers& b, Stream stream) {
-  const auto requests = static_cast<std::size_t>(p.requests());
-  const std::size_t own = source_bytes(requests);
-  const std::size_t theirs = (b.int_bytes - own) / 16 * 16;
-  std::vector<std::int32_t> key_begin(1, 0);
-  auto* sources = reinterpret_cast<Source*>(static_cast<std::byte*>(b.pinned) + theirs);
-  for (std::size_t i = 0; i < requests; ++i) {
-    const bool empty = p.row_begin[i] == p.row_begin[i + 1];
-    sources[i] = {p.table_begin[i], p.keys[i], key_begin.back() / kUnit};
-    key_begin.push_back(key_begin.back() + (empty ? 0 : padded(p.keys[i])));
-  }
-  p.gathered_keys = key_begin.back();
-  p.sources_at = theirs;
-  check(cudaMemcpyAsync(static_cast<std::byte*>(b.int_workspace) + theirs, sources,
-                        requests * sizeof(Source), cudaMemcpyHostToDevice, stream),
-        "prefill plan");
-  flashinfer::PrefillPlanSM90Info info;
-  check(
-      flashinfer::PrefillSM90Plan<std::int32_t>(
-          b.float_workspace, b.float_bytes, b.int_workspace, b.pinned, theirs, info,
-          p.row_begin.data(), key_begin.data(), p.keys.data(), p.rows, p.requests(), o.shape.heads,
-          o.shape.kv_heads, o.shape.head_dim, o.shape.head_dim, /*page_size=*/1, /*causal=*/true,
-          /*enable_cuda_graph=*/false, sizeof(Bf16), stream),
-      "prefill plan");
-  p.info = info.ToVector();
+  plan_gathered(o.shape.heads, o.shape.kv_heads, o.shape.head_dim, o.shape.head_dim, p, b, stream);
 }
 
 /// One CTA for each unit and for keys (blockIdx.y = 0) or values: to [kv_heads, gathered, dim].
@@ -116,12 +80,7 @@ __global__ void __launch_bounds__(256)
                   int kv_heads, int key_vectors, int tokens_per_block) {
   grid_release();
   const auto unit = static_cast<int>(blockIdx.x);
-  int low = 0;
-  for (int high = requests; low + 1 < high;) {  // the last request that begins here or before
-    const int middle = (low + high) / 2;
-    (sources[middle].first_unit <= unit ? low : high) = middle;
-  }
-  const Source source = sources[low];
+  const Source source = source_of(unit, sources, requests);
   const int key = (unit - source.first_unit) * kUnit;
   const bool padding = key >= source.keys;
   const int block = padding ? 0 : table[source.table_begin + key / tokens_per_block];

@@ -18,26 +18,17 @@
 
 namespace baton::cuda {
 
-struct LatentShape {
-  int heads = 0;
-  int rank = 0;   // a multiple of 8, at most kMostLatentRank
-  int rope = 0;   // components that turn, a multiple of 8
-  int plain = 0;  // components of a head's query that do not turn, a multiple of 8
-  constexpr int width() const { return rank + rope; }
-  constexpr int query() const { return plain + rope; }
-};
-constexpr int kMostLatentRank = 512;
-constexpr int kMostLatentRope = 128;
-
 /// Of each row: its latent vector is normed, turned and written to the pool, at its slot, where a
-/// token's key and value lie side by side; the parts of its queries that turn go to `wide`.
+/// token's key and value lie side by side; the parts of its queries that turn go to `wide`, or stay
+/// where they are (of rows whose keys are expanded).
 struct LatentAppend {
   LatentShape shape;
   int rows = 0;
   const Bf16* kv = nullptr;  // [rows], of width() each, `kv_stride` apart
   std::int64_t kv_stride = 0;
-  const Bf16* q = nullptr;  // [rows], of heads * query() each, `q_stride` apart
+  Bf16* q = nullptr;  // [rows], of heads * query() each, `q_stride` apart
   std::int64_t q_stride = 0;
+  int in_place = 0;             // rows, the first ones, whose queries turn in q
   const float* norm = nullptr;  // [rank]
   float eps = 0;
   const float* cos = nullptr;  // [max_positions, rope / 2]
@@ -46,7 +37,7 @@ struct LatentAppend {
   const std::int32_t* positions = nullptr;  // [rows]; no kernel of the step writes them
   const std::int64_t* slots = nullptr;      // [rows], as in RopeAppend, of half a vector each
   KvLayerView kv_layer;
-  Bf16* wide = nullptr;  // [rows, heads, width()], of which the last `rope` are written
+  Bf16* wide = nullptr;  // [rows, heads, width()], of which the last `rope` are written, of others
 };
 void latent_append(const LatentAppend& a, Stream stream);
 

@@ -43,9 +43,10 @@ __global__ void __launch_bounds__(kAppendThreads) append_kernel(LatentAppend a) 
   if (blockIdx.y > 0) {
     const int head = (static_cast<int>(blockIdx.y) - 1) * kAppendWarps + warp;
     if (head >= a.shape.heads) return;
-    const Bf16* from =
+    Bf16* const from =
         a.q + row * a.q_stride + std::int64_t{head} * a.shape.query() + a.shape.plain;
-    Bf16* to = a.wide + (row * a.shape.heads + head) * a.shape.width() + rank;
+    Bf16* const wide = a.wide + (row * a.shape.heads + head) * a.shape.width() + rank;
+    Bf16* const to = row < a.in_place ? from : wide;
     for (int i = lane; i < a.shape.rope / 2; i += 32) turn(a, row, from, to, i);
     return;
   }
