@@ -66,6 +66,34 @@ void tell_pools(const State& state, FrontendWelcome& message) {
   }
 }
 
+FrontendWelcome welcome_of(const State& state) {
+  FrontendWelcome message;
+  message.build = state.build;
+  message.epoch = state.epoch;
+  message.max_context = max_context(state);
+  for (const Worker& w : state.workers) {
+    if (w.takes_work()) ++message.workers_ready;
+    message.progress += w.compute.steps_total;
+    message.host_blocks += w.store.pool.host_total();
+    message.host_blocks_used += w.store.pool.host_total() - w.store.pool.host_free_blocks();
+  }
+  message.blocks_out = state.counters.blocks_out;
+  message.blocks_in = state.counters.blocks_in;
+  message.damaged_blocks = state.counters.damaged_blocks;
+  message.preemptions = state.counters.preemptions;
+  message.computed_tokens = state.counters.computed_tokens;
+  message.resumed = state.counters.resumed;
+  message.role_changes = state.counters.role_changes;
+  message.handoffs = state.counters.handoffs;
+  message.terms_ended = state.counters.terms_ended;
+  message.worker_deaths = state.counters.worker_deaths;
+  message.growths = state.counters.growths;
+  tell_pools(state, message);
+  message.waiting = static_cast<std::uint32_t>(state.waiting.size());
+  message.running = static_cast<std::uint32_t>(state.deadlines.size());
+  return message;
+}
+
 /// What the attempt before has been charged for, as Request has it.
 struct Paid {
   std::uint32_t prompt = 0;
@@ -80,30 +108,8 @@ struct Handler {
   Outbox& out;
 
   void welcome() {
-    FrontendWelcome message;
-    message.build = state.build;
-    message.epoch = state.epoch;
-    message.max_context = max_context(state);
-    for (const Worker& w : state.workers) {
-      if (w.takes_work()) ++message.workers_ready;
-      message.progress += w.compute.steps_total;
-      message.host_blocks += w.store.pool.host_total();
-      message.host_blocks_used += w.store.pool.host_total() - w.store.pool.host_free_blocks();
-    }
-    message.blocks_out = state.counters.blocks_out;
-    message.blocks_in = state.counters.blocks_in;
-    message.damaged_blocks = state.counters.damaged_blocks;
-    message.preemptions = state.counters.preemptions;
-    message.computed_tokens = state.counters.computed_tokens;
-    message.resumed = state.counters.resumed;
-    message.role_changes = state.counters.role_changes;
-    message.handoffs = state.counters.handoffs;
-    message.terms_ended = state.counters.terms_ended;
-    message.worker_deaths = state.counters.worker_deaths;
-    message.growths = state.counters.growths;
-    tell_pools(state, message);
-    message.waiting = static_cast<std::uint32_t>(state.waiting.size());
-    message.running = static_cast<std::uint32_t>(state.deadlines.size());
+    FrontendWelcome message = welcome_of(state);
+    state.told_context = message.max_context;
     out.to_frontends.emplace_back(link, std::move(message));
   }
 
@@ -428,6 +434,15 @@ void apply_frontend(State& state, LinkId link, FrontendMessage&& message, TimeNs
   const FrontendIndex index = known ? it->second : kNobody;
   if (known) state.frontends[index].heard = now;
   std::visit(Handler{state, link, index, now, out}, std::move(message));
+}
+
+void tell_context(State& state, Outbox& out) {
+  const std::uint32_t context = max_context(state);
+  if (context == state.told_context) return;
+  state.told_context = context;
+  for (const Frontend& entry : state.frontends) {
+    if (entry.reachable()) out.to_frontends.emplace_back(entry.link, welcome_of(state));
+  }
 }
 
 }  // namespace baton

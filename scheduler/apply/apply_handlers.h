@@ -9,6 +9,10 @@ void apply_frontend(State& state, LinkId link, FrontendMessage&& message, TimeNs
 void apply_worker(State& state, LinkId link, WorkerMessage&& message, TimeNs now, Outbox& out);
 void apply_tick(State& state, TimeNs gap, TimeNs now, Outbox& out);
 
+/// Workers have come, or can read each other: front ends hear at once of another max_context(),
+/// which would else refuse prompts for up to a heartbeat that can be served by now.
+void tell_context(State& state, Outbox& out);
+
 /// Cancels what the front end has open; its entry is free for another one.
 void lose_frontend(State& state, FrontendIndex index, const std::string& why, Outbox& out);
 /// Its process has ended: lost, or away for a while if it may have a successor.

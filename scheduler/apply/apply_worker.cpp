@@ -250,6 +250,7 @@ struct WorkerHandler {
     if (w.store.kept) resume_pool(state, index, out);
     out.to_workers.emplace_back(link, Welcome{state.epoch, w.peer.term, w.store.offer.hello_id});
     probe_peers(state, index, now, out);
+    tell_context(state, out);
   }
 
   void operator()(StepResult&& result) {

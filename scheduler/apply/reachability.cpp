@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "ipc/fault_points.h"
+#include "scheduler/apply/apply_handlers.h"
 #include "scheduler/apply/handoff.h"
 #include "scheduler/plan/elastic.h"
 #include "scheduler/prefix/prefix_pull.h"
@@ -120,8 +121,10 @@ void probe_answered(State& state, const OpenPull& pull, const std::string& failu
   if (exporter.store.allocation() != pull.from_allocation) return;
   const bool known = !reaches(exporter, importer);
   if (failure.empty()) {
-    if (may_read_in_place(state, exporter, importer))
-      importer.peer.readable.insert(pull.from_allocation);
+    if (may_read_in_place(state, exporter, importer) &&
+        importer.peer.readable.insert(pull.from_allocation).second) {
+      tell_context(state, out);
+    }
     if (!known) return;
     importer.peer.unreachable.erase(pull.from_allocation);
     out.info(pair_name(importer, exporter) + " reach each other again");

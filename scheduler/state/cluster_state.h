@@ -171,21 +171,21 @@ struct Request {
   std::uint32_t handoff_failures = 0;
   std::uint32_t damaged_pulls = 0;
   std::uint32_t spread_failures = 0;  // that a worker waited for another one's chunk in vain
-  TimeNs handoff_not_before = 0;    // after a failed pull: not at once again
-  bool again = false;               // an earlier scheduler, or attempt, had accepted it
-  TimeNs submitted = 0;             // to this scheduler
-  bool local = false;               // prefill where it decodes: its pulls failed too often
-  bool prefix_pull_failed = false;  // it computes what only other pools know
-  std::uint32_t cached_tokens = 0;  // of the prompt, found or pulled; told with the first token
-  std::uint32_t pulled_tokens = 0;  // ... of these, pulled
-  TimeNs begun = 0;                 // its first prompt chunk was planned; likewise
+  TimeNs handoff_not_before = 0;      // after a failed pull: not at once again
+  bool again = false;                 // an earlier scheduler, or attempt, had accepted it
+  TimeNs submitted = 0;               // to this scheduler
+  bool local = false;                 // prefill where it decodes: its pulls failed too often
+  bool prefix_pull_failed = false;    // it computes what only other pools know
+  std::uint32_t cached_tokens = 0;    // of the prompt, found or pulled; told with the first token
+  std::uint32_t pulled_tokens = 0;    // ... of these, pulled
+  TimeNs begun = 0;                   // its first prompt chunk was planned; likewise
   // What its tenant has been charged for: the prompt up to there, and so many tokens (of a beam
   // search: its length). Nothing is charged again when it is computed again.
   std::uint32_t charged_prompt = 0;
   std::uint32_t charged_output = 0;
-  bool progress = false;            // its front end is told how far its prompt is
-  TimeNs progress_told = 0;         // last time; 0: not yet
-  RequestTimes times;               // where its time went
+  bool progress = false;     // its front end is told how far its prompt is
+  TimeNs progress_told = 0;  // last time; 0: not yet
+  RequestTimes times;        // where its time went
   Kept kept;
   const char* passed_over = nullptr;  // the rule that passed it over last (admission_rules.h)
   bool grouped = false;               // static batching: member of the running group
@@ -272,7 +272,7 @@ struct Sequence {
   std::vector<Extent> extents;
   std::vector<Extent> ahead;  // reserved in other stores, for its next extents; no first tokens yet
   std::uint32_t gather_failures = 0;  // pulls that were to gather it
-  std::unique_ptr<Gather> gather;  // null: what it has in other stores stays there
+  std::unique_ptr<Gather> gather;     // null: what it has in other stores stays there
   bool outgrown = false;  // when its steps have ended, it goes on at the store of `ahead`, or with
                           // what was gathered
   /// Columns of its table that each group has, or has had, a block for. With one group without a
@@ -432,9 +432,9 @@ struct Peer {
   // Stores of others, by allocation.
   std::set<AllocationId> imports;  // those that it was asked to pull from in this process life
   std::map<AllocationId, TimeNs>
-      unreachable;             // those that it could not map, and when it is asked again
+      unreachable;                  // those that it could not map, and when it is asked again
   std::set<AllocationId> readable;  // those that its rows can read in place: it has said so
-  TimeNs closes_repeated = 0;  // last time that closes were told again
+  TimeNs closes_repeated = 0;       // last time that closes were told again
 
   bool ready() const { return state == WorkerState::ready; }
   bool takes_work() const { return ready() && !draining; }
@@ -458,9 +458,9 @@ struct Compute {
   std::vector<std::uint64_t> beams;  // requests that run beams here
   std::deque<ForeignRead> reads;     // last_sent ascending
   std::uint32_t sequences = 0;       // sequences placed here (their widths), targets included
-  std::uint32_t expected = 0;  // that run elsewhere and have blocks reserved here to go on, or
-                               // chunks of their prompts computed here
-  bool short_of_blocks = false;      // its decode set waits for blocks: nobody else may take any
+  std::uint32_t expected = 0;    // that run elsewhere and have blocks reserved here to go on, or
+                                 // chunks of their prompts computed here
+  bool short_of_blocks = false;  // its decode set waits for blocks: nobody else may take any
   // A suspect's turn comes: no pull and no grammar begins here any more, and once those that have
   // begun are answered, no step.
   bool makes_way = false;
@@ -584,11 +584,11 @@ struct Counters {
   std::uint64_t terms_ended = 0;
   std::uint64_t worker_deaths = 0;  // processes that ended without a goodbye
   std::uint64_t requeued = 0;
-  std::uint64_t resumed = 0;       // sequences that went on in a pool that outlived their worker
-  std::uint64_t role_changes = 0;  // by an operator or by `roles: auto`
-  std::uint64_t growths = 0;       // sequences that went on at another worker
-  std::uint64_t spreads = 0;       // prompts that several workers computed at the same time
-  std::uint64_t spread_chunks = 0;        // ... in so many chunks
+  std::uint64_t resumed = 0;        // sequences that went on in a pool that outlived their worker
+  std::uint64_t role_changes = 0;   // by an operator or by `roles: auto`
+  std::uint64_t growths = 0;        // sequences that went on at another worker
+  std::uint64_t spreads = 0;        // prompts that several workers computed at the same time
+  std::uint64_t spread_chunks = 0;  // ... in so many chunks
   std::uint64_t spread_predicted_us = 0;  // ... which were to take so long, where that was known
   std::uint64_t spread_measured_us = 0;   // ... and took so long
   std::uint64_t spread_failures = 0;      // ... that were given up for a chunk that never came
@@ -604,6 +604,8 @@ struct State {
   Settings settings;
   std::string build;
   Term last_term = 0;
+  /// The max_context() that front ends were told last.
+  std::uint32_t told_context = 0;
 
   Slab<Request> requests;
   Slab<Sequence> sequences;

@@ -323,6 +323,16 @@ TEST(Frontends, AWelcomeTellsWhatIsRunning) {
   EXPECT_EQ(welcome.waiting, 1U);
 }
 
+TEST(Frontends, HearOfALargerContextAtOnce) {
+  Cluster c;
+  const std::size_t before = c.told<FrontendWelcome>(c.frontend).size();
+  c.ready_worker("mixed0", Role::mixed, 10);
+  ASSERT_EQ(c.told<FrontendWelcome>(c.frontend).size(), before + 1);
+  EXPECT_EQ(c.told<FrontendWelcome>(c.frontend).back().max_context, 40U);
+  c.ready_worker("mixed1", Role::mixed, 10);
+  EXPECT_EQ(c.told<FrontendWelcome>(c.frontend).size(), before + 1) << "nothing has changed";
+}
+
 TEST(Frontends, AWelcomeTellsWhatThePoolsAreUsedFor) {
   Cluster c;
   c.state.settings.prefix_cache = true;
