@@ -137,6 +137,7 @@ BY_PARTS |= {
         "rope_parameters": turned()}),
 }
 FAMILIES |= BY_PARTS
+NO_JOINS = ("llama_biases", "cohere2", "starcoder2")  # of those, the ones without experts that have no layer kernel
 FAMILIES["qwen3_moe_fp8"] = ("Qwen3MoeConfig", FAMILIES["qwen3_moe"][1] | {"moe_intermediate_size": 128})
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": False, "sym": True}
 # name -> (family, quantization_config)
@@ -175,7 +176,7 @@ QUANTIZED = {
     "q4_0": ("qwen3", ["q4_0"]),
     "q4_k": ("llama", ["q4_k", "q8_0"]),
 }
-# Experts: no layer kernel (nor have those computed part by part), and no deterministic steps over ranks.
+# Experts: no layer kernel, and no deterministic steps over ranks.
 SPARSE = ("deepseek_v2", "deepseek_v3", "mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss")
 SINGLE = ("packed8", "gptq8", "q8_0", "q4_k")  # the layer kernel does not multiply eight bits
 EDITS = {"repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2,
@@ -434,8 +435,8 @@ def main():
             runs = generate(args.program, model_path, [{**base, **how} for how in hows])
             for how, answers in zip(hows, runs):
                 good &= judge(name, json.dumps(how), model, rounded, prompts, answers)
-            if not RANKS and model.config.model_type not in SPARSE and family not in BY_PARTS and name not in SINGLE:
-                rows = 8 if name in QUANTIZED else 96  # of layer kernels
+            if not RANKS and model.config.model_type not in SPARSE and family not in NO_JOINS and name not in SINGLE:
+                rows = 64 if family in BY_PARTS else 8 if name in QUANTIZED else 96  # of layer kernels
                 many = [torch.randint(2, 1024, (3 + i % 40,), generator=generator).tolist() for i in range(rows)]
                 runs = generate(args.program, model_path, [{"prompts": many, "max_tokens": 24, "temperature": 0}],
                                 "--layer-kernel", "always", running=rows)

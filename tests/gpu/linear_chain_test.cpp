@@ -185,6 +185,7 @@ class LinearChain : public ::testing::Test {
   }
 
   void check_sharing(int times);
+  void check_joins(const Geometry& g, int rows, bool before, float factor);
 
   /// A layer twice: each kernel clears what the other uses up.
   void check(const Geometry& g, int rows, const MakeMatrix& matrix = plain_matrix) {
@@ -267,6 +268,122 @@ class LinearChain : public ::testing::Test {
   Stream stream_ = nullptr;
   std::unique_ptr<Device<std::uint8_t>> workspace_;
 };
+
+/// A layer whose parts are normed before they join the residual stream (Gemma), or without norms
+/// of what goes in (OLMo 2).
+void LinearChain::check_joins(const Geometry& g, int rows, bool before, float factor) {
+  SCOPED_TRACE(std::to_string(g.hidden) + " hidden, " + std::to_string(rows) + " rows");
+  const auto n = [&](int columns) { return static_cast<std::size_t>(rows) * columns; };
+  const auto w_o = plain_matrix(g.hidden, g.attended, 1);
+  const auto w_gate_up = plain_matrix(2 * g.intermediate, g.hidden, 2);
+  const auto w_down = plain_matrix(g.hidden, g.intermediate, 3);
+  const auto w_qkv = plain_matrix(g.qkv, g.hidden, 4);
+  const auto attended = random_bf16(n(g.attended), 1, 5);
+  const auto x = random_bf16(n(g.hidden), 2, 6);
+  std::vector<std::vector<float>> weights;
+  std::vector<std::unique_ptr<Device<float>>> d_weights;
+  std::vector<std::vector<Bf16>> gains;
+  for (unsigned i = 0; i < 4; ++i) {
+    gains.push_back(random_bf16(g.hidden, 1, 7 + i));
+    weights.emplace_back();
+    for (const Bf16 v : gains.back()) weights.back().push_back(value(v));
+    d_weights.push_back(std::make_unique<Device<float>>(weights.back()));
+  }
+  const Device<Bf16> d_attended(attended);
+  Device<Bf16> d_x(x), d_part(n(g.hidden)), d_normed(n(g.hidden));
+  const Device<Bf16> d_gated(n(g.intermediate)), y_qkv(n(g.qkv));
+  const Device<std::uint8_t> states[] = {zeroed(), zeroed()};
+  const auto join = [&](std::size_t norm, bool next) {
+    PartCall c;
+    c.part = d_part.get();
+    c.norm = {d_weights[norm]->get(), nullptr, kEps};
+    c.factor = factor;
+    c.hidden = g.hidden;
+    c.x = d_x.get();
+    if (!next) return c;
+    c.next = {d_weights[norm + 1]->get(), nullptr, kEps};
+    c.normed = d_normed.get();
+    return c;
+  };
+  const Bf16* const input = before ? d_normed.get() : d_x.get();
+  std::vector<ChainGemm> gemms(4);
+  gemms[0] = {
+      .w = w_o.weight, .output = LinearOutput::bf16, .x = d_attended.get(), .y = d_part.get()};
+  gemms[1] = {
+      .w = w_gate_up.weight, .output = LinearOutput::silu_mul, .x = input, .y = d_gated.get()};
+  gemms[2] = {
+      .w = w_down.weight, .output = LinearOutput::bf16, .x = d_gated.get(), .y = d_part.get()};
+  gemms[3] = {.w = w_qkv.weight, .output = LinearOutput::bf16, .x = input, .y = y_qkv.get()};
+  gemms[0].joins = gemms[2].joins = true;
+  gemms[0].join = join(0, before);
+  gemms[1].gate = Gate::gelu_tanh;
+  gemms[2].join = join(2, before);
+  ASSERT_EQ(chain_rows(gemms.data(), 4), 64);
+  const auto joined = [&](const std::vector<Bf16>& to, const std::vector<double>& part,
+                          std::size_t norm) {
+    std::vector<Bf16> as_bf16(part.size()), scaled;
+    for (std::size_t i = 0; i < part.size(); ++i) as_bf16[i] = rounded(static_cast<float>(part[i]));
+    auto sum = normed(as_bf16, gains[norm], rows, g.hidden, &scaled);
+    for (std::size_t i = 0; i < sum.size(); ++i)
+      sum[i] = value(to[i]) + static_cast<double>(factor) * sum[i];
+    return sum;
+  };
+  const auto bf16 = [](const std::vector<double>& from) {
+    std::vector<Bf16> to;
+    for (const double v : from) to.push_back(rounded(static_cast<float>(v)));
+    return to;
+  };
+  std::vector<Bf16> first_qkv;
+  for (int run = 0; run < 2; ++run) {
+    d_x.write(x);
+    linear_chain(gemms.data(), 4, rows,
+                 {states[run].get(), states[1 - run].get(), workspace_->get()}, stream_);
+    ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+    const auto x1 = joined(x, product(attended, w_o, rows), 0);
+    std::vector<Bf16> in = bf16(x1), scaled;
+    if (before) {
+      normed(in, gains[1], rows, g.hidden, &scaled);
+      in = scaled;
+    }
+    const auto both = product(in, w_gate_up, rows);
+    std::vector<double> gated(n(g.intermediate));
+    for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {
+      for (std::size_t c = 0; c < static_cast<std::size_t>(g.intermediate); ++c) {
+        const std::size_t at =
+            (r * 2 * static_cast<std::size_t>(g.intermediate)) + c / 8 * 16 + c % 8;
+        const double v = both[at];
+        const double tanh = std::tanh(0.7978845608028654 * (v + 0.044715 * v * v * v));
+        gated[r * static_cast<std::size_t>(g.intermediate) + c] =
+            0.5 * v * (1 + tanh) * both[at + 8];
+      }
+    }
+    const auto got_gated = d_gated.read();
+    expect_near(got_gated, gated, "gated");
+    // What follows is compared with what follows from the kernel's own values before.
+    const auto got_x = d_x.read();
+    expect_near(got_x, joined(bf16(x1), product(got_gated, w_down, rows), 2), "x");
+    in = got_x;
+    if (before) {
+      normed(got_x, gains[3], rows, g.hidden, &scaled);
+      in = scaled;
+    }
+    const auto got_qkv = y_qkv.read();
+    expect_near(got_qkv, product(in, w_qkv, rows), "qkv");
+    if (run == 0) first_qkv = got_qkv;
+    for (std::size_t i = 0; i < got_qkv.size(); ++i)
+      ASSERT_EQ(got_qkv[i].bits, first_qkv[i].bits) << i;
+  }
+}
+
+TEST_F(LinearChain, ALayerWhosePartsJoin) {
+  for (const int rows : {1, 2, 7, 8, 9, 16, 17, 33, 64}) {
+    check_joins({256, 128, 384, 320}, rows, /*before=*/true, 1);
+  }
+  check_joins({256, 128, 384, 320}, 5, /*before=*/false, 1);
+  check_joins({320, 128, 384, 320}, 64, /*before=*/false, 0.22F);
+  check_joins({3840, 4096, 1536, 8192}, 3, /*before=*/true, 1);
+  check_joins({6144, 512, 1024, 512}, 16, /*before=*/true, 0.22F);
+}
 
 /// Its kernels have no clusters, which racecheck wants (racecheck.py).
 TEST_F(LinearChain, ASmallLayer) {

@@ -152,8 +152,15 @@ class GpuDecoder {
   /// A layer's products as GEMMs of a chain: W_o, gate and up, W_down, and W_qkv of the layer
   /// behind, if any.
   std::vector<cuda::ChainGemm> gemms_behind(int index) const;
+  /// The same of a layer that is computed by parts.
+  std::vector<cuda::ChainGemm> general_gemms_behind(int index) const;
+  /// Whether a chain computes all layers that are not fused.
+  bool chains_parts() const;
+  /// What a layer's chain computes, by several kernels.
+  void run_unchained(int index, int rows, cuda::Stream stream);
   /// Of layer `index`; `next` is the layer whose chain is run next.
   void run_chain(int index, int next, int rows, cuda::Stream stream);
+  void stand_in_for_attention(int rows, cuda::Stream stream);
   void tune_chain(cuda::Stream stream);
   /// The most rows of a step that may run as chains; 0: none may.
   int most_chain_rows() const;

@@ -89,9 +89,15 @@ void GpuDecoder::run_general(const GpuBatch& batch, cuda::Stream stream, const L
   }
   show("embed", -1, "", x_, batch.rows, config_.hidden);
   bool is_normed = false;
+  const bool chain = chained(batch);
   for (int i = 0; i < config_.layers; ++i) {
-    general_project(i, batch.rows, is_normed, stream);
+    if (i == 0 || !chain) general_project(i, batch.rows, is_normed, stream);
     general_attend(i, batch, stream);
+    if (chain) {
+      run_chain(i, (i + 1) % config_.layers, batch.rows, stream);
+      show("layer", i, "", x_, batch.rows, config_.hidden);
+      continue;
+    }
     // Nothing but the wanted rows is needed behind the last keys and values: T becomes W.
     Bf16* x = x_;
     Bf16* normed = normed_;
@@ -387,6 +393,54 @@ void GpuDecoder::tune_general(void* scratch, std::size_t scratch_bytes, cuda::St
   tune(shared_up, middle(e.shared));
   tune(shared_down, joins(!e.shared_gate && !e.shared.bias));
   tune({weights_.lm_head}, LinearOutput::f32);
+  tune_chain(stream);
+}
+
+bool GpuDecoder::chains_parts() const {
+  if (config_.norm.kind != NormKind::rms || config_.latent.rank > 0) return false;
+  return std::all_of(config_.parts.begin(), config_.parts.end(), [](const LayerSpec& l) {
+    const MlpSpec& m = l.mlp;
+    return !l.sparse() && !l.parallel && m.gated && !m.bias && m.limit == 0 && !l.attention.o_bias;
+  });
+}
+
+std::vector<cuda::ChainGemm> GpuDecoder::general_gemms_behind(int index) const {
+  const auto layer_of = [&](int i) -> const GpuLayer& {
+    return weights_.layers[static_cast<std::size_t>(i)];
+  };
+  const LayerSpec& spec = config_.layer(index);
+  const GpuLayer& w = layer_of(index);
+  const auto joins = [&](const LinearWeight& product, const Bf16* from, const GpuNorm& norm,
+                         const GpuNorm* next) {
+    cuda::ChainGemm gemm{.w = product, .output = LinearOutput::bf16, .x = from, .y = part_};
+    gemm.joins = true;
+    gemm.join.part = part_;
+    gemm.join.norm = weights_of(config_.norm, norm);
+    gemm.join.factor = static_cast<float>(spec.residual);
+    gemm.join.hidden = config_.hidden;
+    gemm.join.x = x_;
+    if (next == nullptr) return gemm;
+    gemm.join.next = weights_of(config_.norm, *next);
+    gemm.join.normed = normed_;
+    return gemm;
+  };
+  const bool before = spec.norm != NormPlace::after;
+  std::vector<cuda::ChainGemm> gemms;
+  gemms.push_back(
+      joins(w.o, attended_, w.general.after_attention, before ? &w.general.before_mlp : nullptr));
+  gemms.push_back(
+      {.w = w.gate_up, .output = LinearOutput::silu_mul, .x = before ? normed_ : x_, .y = gated_});
+  gemms.back().gate = activate_of(spec.mlp).gate;
+  const bool last = index + 1 == config_.layers;
+  const bool next_before = !last && config_.layer(index + 1).norm != NormPlace::after;
+  gemms.push_back(joins(w.down, gated_, w.general.after_mlp,
+                        next_before ? &layer_of(index + 1).general.before_attention : nullptr));
+  if (last) return gemms;
+  gemms.push_back({.w = layer_of(index + 1).qkv,
+                   .output = LinearOutput::bf16,
+                   .x = next_before ? normed_ : x_,
+                   .y = qkv_});
+  return gemms;
 }
 
 }  // namespace baton

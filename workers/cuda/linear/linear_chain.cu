@@ -19,6 +19,7 @@
 #include "workers/cuda/hopper.cuh"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/linear/linear_chain.h"
+#include "workers/cuda/linear/linear_chain_join.cuh"
 #include "workers/cuda/linear/linear_chain_quantized.h"
 #include "workers/cuda/linear/linear_chain_store.cuh"
 #include "workers/cuda/linear/linear_chain_wide.h"
@@ -260,7 +261,11 @@ __global__ void __launch_bounds__(kThreads, 1) chain_kernel(const __grid_constan
     int parity = 0;
     int peer_parity = 0;
 #pragma unroll 1
-    for (int i = 0; i < a.n; ++i) run_gemm<kN>(a, shared, ring, i, stage, parity, peer_parity);
+    for (int i = 0; i < a.n; ++i) {
+      run_gemm<kN>(a, shared, ring, i, stage, parity, peer_parity);
+      if (!a.gemms[i].joins) continue;
+      join_gemm<kMultiplying, 4>(a, i, shared.joining, [](const Gemm& gemm) { return gemm.parts; });
+    }
   } else if (threadIdx.x == kMultiplying) {
     produce_w<kN>(a, shared, ring);
   } else if (threadIdx.x == kMultiplying + 32) {
@@ -333,6 +338,9 @@ Gemm make_gemm(const ChainGemm& from, int rows, int columns, bool pairs) {
   const int storing = gemm.features > 64 ? kGroups : 1;
   gemm.parts = gemm.units * storing * sharing;
   gemm.slots = std::min(gemm.units, multiprocessors() / sharing) * storing;
+  gemm.joins = from.joins;
+  gemm.join = from.join;
+  gemm.gate.gate = from.gate;
   gemm.w = chunks_map(from.w.data, from.w.out, from.w.in, gemm.features, gemm.boxes);
   gemm.x = chunks_map(from.x, rows, from.w.in, columns, gemm.boxes);
   return gemm;
@@ -380,6 +388,14 @@ void launch_chain(const ChainGemm* gemms, Arguments& a, Stream stream) {
 
 using namespace gemms;
 
+namespace {
+bool may_join(const ChainGemm& gemm) {
+  const PartCall& join = gemm.join;
+  return gemm.output == LinearOutput::bf16 && join.hidden == gemm.w.out &&
+         join.hidden <= kMostJoined && join.bias == nullptr && !join.norm.layer && !join.next.layer;
+}
+}  // namespace
+
 int chain_rows(const ChainGemm* gemms, int n) {
   if (!is_hopper() || under_mps() || n < 1 || n > kMostChainGemms) return 0;
   if (gemms[0].normed) return 0;
@@ -389,7 +405,11 @@ int chain_rows(const ChainGemm* gemms, int n) {
     if (gemms[i].output == LinearOutput::f32) return 0;
     if (w.in % kBlockK != 0 || w.out % (gated ? 16 : 8) != 0) return 0;
     if (w.is_quantized() != gemms[0].w.is_quantized()) return 0;
+    if (gemms[i].joins && !may_join(gemms[i])) return 0;
   }
+  const bool joins = std::any_of(
+      gemms, gemms + n, [](const ChainGemm& g) { return g.joins || g.gate != Gate::silu; });
+  if (joins) return gemms[0].w.is_quantized() ? 0 : kMostRows;
   if (gemms[0].w.is_quantized()) return quantized_chain_rows(gemms, n);
   return has_wide_chain(gemms, n) ? kMostChainRows : kMostRows;
 }

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 
+#include "workers/cuda/layer/general.h"
 #include "workers/cuda/linear/linear.h"
 
 namespace baton::cuda {
@@ -26,7 +27,14 @@ struct ChainGemm {
   Bf16* scaled = nullptr;
   bool normed = false;  // not the first GEMM
   float eps = 0;
+  /// A bf16 GEMM whose y joins the residual stream when all of it is there, as add_part() would
+  /// have it: `join` has y as its part, no bias, and norms that are no layer norms. The next GEMM
+  /// takes join.normed as x, or join.x. Only in bf16, up to 64 rows of at most kMostJoined numbers.
+  bool joins = false;
+  PartCall join = {};
+  Gate gate = Gate::silu;  // of silu_mul: what the gate goes through; others where GEMMs join
 };
+constexpr int kMostJoined = 6144;
 
 /// The most rows that linear_chain() takes; 0: it does not serve these GEMMs. The current device
 /// must run it (compute capability 9.0, and no other process beside us through MPS: the kernel's

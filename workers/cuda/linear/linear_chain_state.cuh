@@ -16,7 +16,8 @@ namespace baton::cuda {
 struct ChainState {
   static constexpr int kMostMeetings = 160;  // at least the multiprocessors
   int done[kMostChainGemms];                 // of a GEMM, what its CTAs count that they have stored
-  int unused[28];
+  int joined[kMostChainGemms];               // likewise rows that have joined the residual stream
+  int unused[24];
   /// In linear_chain_wide.cu, of a GEMM: CTAs that have handed over the sums of a unit and
   /// warpgroup.
   int met[kMostChainGemms][kMostMeetings];
@@ -116,6 +117,13 @@ template <class Arguments, class Shared, class PartsOf>
 __device__ __forceinline__ void await_gemm(const Arguments& a, Shared& shared, int i,
                                            const PartsOf& parts_of) {
   if (i == 0) return;
+  if constexpr (requires { a.gemms[0].joins; }) {
+    if (a.gemms[i - 1].joins) {
+      wait_for_parts(&a.state->joined[i - 1], a.rows);
+      hopper::barrier_arrive(&shared.seen[i]);
+      return;
+    }
+  }
   wait_for_parts(&a.state->done[i - 1], parts_of(a.gemms[i - 1]));
   hopper::barrier_arrive(&shared.seen[i]);
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "workers/cuda/hopper.cuh"
+#include "workers/cuda/layer/gates.cuh"
 #include "workers/cuda/linear/linear_chain.h"
 #include "workers/cuda/linear/linear_chain_state.cuh"
 #include "workers/cuda/linear/linear_tiles.cuh"
@@ -42,6 +43,9 @@ struct Gemm {
   int parts;     // what `done` counts up to
   int slots;     // of squares
   LinearOutput output;
+  bool joins;
+  Activate gate;
+  PartCall join;
 };
 
 struct Arguments {
@@ -63,6 +67,7 @@ struct Shared {
   // The other CTA's sums of our rows, [group][block of eight rows]
   float4 peer_sums[kGroups][can_split_k(kN) ? kN / 16 : 1][can_split_k(kN) ? 128 : 1];
   std::uint64_t peer_ready[kGroups];
+  float joining[2 * kMultiplying / 32];  // of a row that joins, sums of each warp
 };
 
 #ifdef BATON_HOPPER
@@ -136,8 +141,10 @@ __device__ __forceinline__ void store_gated(const Gemm& gemm, const UnitSlice& s
     if (s / 2 % 2 != 0) continue;
     const int row = Fragment<kN>::row_of(s);
     if (slice.stores(row)) {
-      y[static_cast<std::int64_t>(row) * (gemm.out / 2) + column] =
-          __float2bfloat16(silu(f.sums[s]) * f.sums[s + 2]);
+      const float gated = gemm.gate.gate == Gate::silu
+                              ? silu(f.sums[s]) * f.sums[s + 2]
+                              : gate_of(gemm.gate, f.sums[s], f.sums[s + 2]);
+      y[static_cast<std::int64_t>(row) * (gemm.out / 2) + column] = __float2bfloat16(gated);
     }
   }
 }
