@@ -9,7 +9,6 @@
 
 #include "workers/cuda/layer/experts.h"
 #include "workers/cuda/layer/experts_router.h"
-#include "workers/cuda/layer/general.h"
 #include "workers/cuda/layer/rowwise.h"
 #include "workers/cuda/stopwatch.h"
 #include "workers/model/error.h"
@@ -149,40 +148,33 @@ void GpuDecoder::run_unchained(int index, int rows, cuda::Stream stream) {
   if (!last) project(index + 1, rows, stream);
 }
 
-/// Of layers that are computed by parts: two small kernels, one behind the other, as heads are
-/// finished and attended. A chain's first W streams meanwhile, which makes out more than it is
-/// quicker by itself (Gemma 3 12B, one row, H200: 3 us slower alone, 10 us quicker in a step).
-void GpuDecoder::stand_in_for_attention(int rows, cuda::Stream stream) {
-  if (fused_) return;
-  for (int i = 0; i < 2; ++i) {
-    cuda::scale_rows(1, rows, config_.attended_columns(), attended_, stream);
-  }
-}
-
 /// Times whole layers: kernels that are quick one by one need not be so in a row.
 void GpuDecoder::tune_chain(cuda::Stream stream) {
   chain_choices_.clear();
   const int most_rows = most_chain_rows();
-  // Several layers, so that no weights come from the L2 cache.
-  const int layers = std::min(config_.layers, 8);
+  // Several layers, so that no weights come from the L2 cache. Of layers by parts all: a graph's
+  // beginning costs a chain more than several kernels (of eight layers of Gemma 3 12B, on one H200,
+  // 14 us a layer against 3).
+  const int layers = fused_ ? std::min(config_.layers, 8) : config_.layers;
+  const auto chained_us = [&](int rows) {
+    return cuda::graph_us(stream, layers,
+                          [&](int i) { run_chain(i, (i + 1) % layers, rows, stream); });
+  };
+  // The first ones are slower than all that follow.
+  for (int i = 0; i < 3 && !fused_ && most_rows > 0; ++i) chained_us(1);
   for (const int rows : {1, 2, 4, 8, 16, 32, 64, 96, 128}) {
     if (rows > most_rows) break;
     cuda::ChainChoice choice;
     choice.rows = rows;
-    choice.chained_us = cuda::graph_us(stream, layers, [&](int i) {
-      stand_in_for_attention(rows, stream);
-      run_chain(i, (i + 1) % layers, rows, stream);
-    });
-    choice.single_us = cuda::graph_us(stream, layers, [&](int i) {
-      stand_in_for_attention(rows, stream);
-      run_unchained(i, rows, stream);
-    });
-    // Where nothing stands in for attention, the first of several kernels starts earlier behind it:
-    // a quarter of what is gained and one microsecond more are lost again (measured on one H200
-    // with the 8B).
-    const double kept = fused_ ? 0.75 : 1;
-    constexpr double kLostUs = 1;
-    const bool quicker = kept * (choice.single_us - choice.chained_us) > kLostUs;
+    choice.chained_us = chained_us(rows);
+    choice.single_us =
+        cuda::graph_us(stream, layers, [&](int i) { run_unchained(i, rows, stream); });
+    // Behind attention, which is not timed here, the first of several kernels starts earlier: of
+    // eight fused layers a quarter of what is gained and one microsecond more are lost again
+    // (measured on one H200 with the 8B). Of layers by parts two microseconds more are gained at
+    // least (Gemma 3 12B, 1 to 32 rows).
+    const double gained = choice.single_us - choice.chained_us;
+    const bool quicker = fused_ ? 0.75 * gained > 1 : gained > -2;
     choice.chained = options_.chain == Options::Chain::wherever_possible || quicker;
     chain_choices_.push_back(choice);
   }

@@ -160,7 +160,6 @@ class GpuDecoder {
   void run_unchained(int index, int rows, cuda::Stream stream);
   /// Of layer `index`; `next` is the layer whose chain is run next.
   void run_chain(int index, int next, int rows, cuda::Stream stream);
-  void stand_in_for_attention(int rows, cuda::Stream stream);
   void tune_chain(cuda::Stream stream);
   /// The most rows of a step that may run as chains; 0: none may.
   int most_chain_rows() const;
