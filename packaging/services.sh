@@ -21,7 +21,9 @@ services() { # device states
 
 # Not waited for: models load meanwhile. systemctl status and the journal tell how it went.
 reload_services() { # device
-  if [ "$(sed -n 's/^RELOAD_ON_UPGRADE=//p' /etc/default/baton 2>/dev/null)" = no ]; then return; fi
+  # As a shell or systemd reads it: in quotes or not, the last one.
+  answer=$(sed -n 's/^RELOAD_ON_UPGRADE=["'\'']\{0,1\}\([a-z]*\).*/\1/p' /etc/default/baton 2>/dev/null | tail -n 1)
+  if [ "$answer" = no ]; then return; fi
   for unit in $(services "$1" active,reloading); do
     echo "baton: $unit is replaced process by process (systemctl reload $unit)"
     systemctl reload --no-block "$unit" </dev/null || :

@@ -294,7 +294,11 @@ class Cuda(unittest.TestCase):
         self.assertEqual(["daemon-reload", reload.format("plain")], self.system_calls("baton", "postinst", "configure", "9.8.6"))
         self.assertEqual([reload.format("gpu")], self.system_calls("baton-cuda", "postinst", "configure", "9.8.6"))
         self.assertEqual([], self.system_calls("baton-cuda", "postinst", "configure", ""), "the first installation")
-        self.assertEqual([], self.system_calls("baton-cuda", "postinst", "configure", "9.8.6", before="RELOAD_ON_UPGRADE=no\n"))
+        for no in ("no", '"no"', "'no' # not at night", "yes\nRELOAD_ON_UPGRADE=no"):
+            setting = f"RELOAD_ON_UPGRADE={no}\n"
+            self.assertEqual([], self.system_calls("baton-cuda", "postinst", "configure", "9.8.6", before=setting), setting)
+        self.assertEqual([reload.format("gpu")],
+                         self.system_calls("baton-cuda", "postinst", "configure", "9.8.6", before='RELOAD_ON_UPGRADE="yes"\n'))
         self.assertEqual(["stop baton@gpu.service", "stop baton@dying.service"],
                          self.system_calls("baton-cuda", "prerm", "remove"))
         self.assertEqual([], self.system_calls("baton-cuda", "prerm", "upgrade", "9.8.8"))
@@ -446,7 +450,12 @@ class Bare(unittest.TestCase):
         finally:
             served.terminate()
             served.wait(30)
+        wants = root / "etc/systemd/system/multi-user.target.wants"
+        wants.mkdir(parents=True, exist_ok=True)
+        for unit, leads_to in (("baton@lab.service", "baton@.service"), ("batonless@a.service", "batonless@.service")):
+            (wants / unit).symlink_to(f"/lib/systemd/system/{leads_to}")
         run(*chroot, "dpkg", "--purge", "baton")
+        self.assertEqual(["batonless@a.service"], [link.name for link in wants.glob("baton*")])
         self.assertFalse((root / "usr/lib/baton").exists())
         self.assertFalse((root / "etc/baton").exists())
 
