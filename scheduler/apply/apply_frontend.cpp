@@ -109,7 +109,7 @@ struct Handler {
 
   void welcome() {
     FrontendWelcome message = welcome_of(state);
-    state.told_context = message.max_context;
+    if (frontend != kNobody) state.frontends[frontend].told_context = message.max_context;
     out.to_frontends.emplace_back(link, std::move(message));
   }
 
@@ -438,10 +438,10 @@ void apply_frontend(State& state, LinkId link, FrontendMessage&& message, TimeNs
 
 void tell_context(State& state, Outbox& out) {
   const std::uint32_t context = max_context(state);
-  if (context == state.told_context) return;
-  state.told_context = context;
-  for (const Frontend& entry : state.frontends) {
-    if (entry.reachable()) out.to_frontends.emplace_back(entry.link, welcome_of(state));
+  for (Frontend& entry : state.frontends) {
+    if (!entry.reachable() || entry.told_context == context) continue;
+    entry.told_context = context;
+    out.to_frontends.emplace_back(entry.link, welcome_of(state));
   }
 }
 

@@ -9,7 +9,7 @@ void apply_frontend(State& state, LinkId link, FrontendMessage&& message, TimeNs
 void apply_worker(State& state, LinkId link, WorkerMessage&& message, TimeNs now, Outbox& out);
 void apply_tick(State& state, TimeNs gap, TimeNs now, Outbox& out);
 
-/// Workers have come, or can read each other: front ends hear at once of another max_context(),
+/// Workers have come, or can read each other again: front ends hear at once of another max_context(),
 /// which would else refuse prompts for up to a heartbeat that can be served by now.
 void tell_context(State& state, Outbox& out);
 

@@ -557,6 +557,7 @@ struct Frontend {
   bool alive = false;
   /// Since then its process is gone, and its requests wait for its successor; 0: it is here.
   TimeNs away = 0;
+  std::uint32_t told_context = 0;  // the max_context() that it was told last
   bool reachable() const { return alive && away == 0; }
 };
 
@@ -604,8 +605,6 @@ struct State {
   Settings settings;
   std::string build;
   Term last_term = 0;
-  /// The max_context() that front ends were told last.
-  std::uint32_t told_context = 0;
 
   Slab<Request> requests;
   Slab<Sequence> sequences;

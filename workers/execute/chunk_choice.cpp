@@ -5,8 +5,8 @@
 
 namespace baton {
 
-std::vector<bool> choose_chunks(std::span<const ChunkRow> rows, std::int64_t least_tokens,
-                                std::int64_t tile, std::int64_t most_keys) {
+std::vector<bool> choose_chunks(std::span<const ChunkRow> rows, std::int64_t tile,
+                                std::int64_t most_keys) {
   std::vector<std::size_t> order(rows.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
@@ -14,7 +14,7 @@ std::vector<bool> choose_chunks(std::span<const ChunkRow> rows, std::int64_t lea
   std::vector<bool> chosen(rows.size(), false);
   for (const std::size_t i : order) {
     const std::int64_t room = (rows[i].keys + tile - 1) / tile * tile;
-    if (rows[i].tokens < least_tokens || room > most_keys) continue;
+    if (rows[i].tokens < rows[i].least || room > most_keys) continue;
     most_keys -= room;
     chosen[i] = true;
   }

@@ -11,13 +11,13 @@ namespace baton {
 struct ChunkRow {
   std::int64_t tokens = 0;  // of the row
   std::int64_t keys = 0;    // those of its last token, itself among them
+  std::int64_t least = 2;   // with fewer tokens it is no chunk
 };
 
-/// By row. Rows with the most tokens come first; one that finds no room, or has fewer than
-/// `least_tokens`, is left to the kernel for
-/// single tokens, which is slow but reads keys wherever they lie. `tile`: a row's keys take up
-/// whole tiles.
-std::vector<bool> choose_chunks(std::span<const ChunkRow> rows, std::int64_t least_tokens,
-                                std::int64_t tile, std::int64_t most_keys);
+/// By row. Rows with the most tokens come first; one that finds no room, or has too few, is left to
+/// the kernel for single tokens, which is slow but reads keys wherever they lie. `tile`: a row's
+/// keys take up whole tiles.
+std::vector<bool> choose_chunks(std::span<const ChunkRow> rows, std::int64_t tile,
+                                std::int64_t most_keys);
 
 }  // namespace baton

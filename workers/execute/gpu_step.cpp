@@ -112,10 +112,10 @@ void GpuStepPacker::find_chunks(const RunStep& step, bool pools) {
   lengths_.clear();
   for (const BatchRow& row : step.rows) {
     const auto tokens = static_cast<std::int64_t>(row.tokens.size());
-    lengths_.push_back({tokens, row.position + tokens});
+    const std::int64_t keys = row.position + tokens;
+    lengths_.push_back({tokens, keys, prefill_ == nullptr ? 2 : prefill_->least_rows(keys)});
   }
-  is_chunk_ = choose_chunks(lengths_, prefill_ == nullptr ? 2 : prefill_->least_rows(),
-                            cuda::PrefillAttention::kGatherTile, most_gathered_keys_);
+  is_chunk_ = choose_chunks(lengths_, cuda::PrefillAttention::kGatherTile, most_gathered_keys_);
 }
 
 /// The kernel for chunks wants their rows side by side.

@@ -23,6 +23,20 @@ constexpr std::uint64_t kMib = 1U << 20U;
 constexpr std::uint64_t kOwnOnCpus = 64 * kMib;
 constexpr std::uint64_t kOwnOnGpu = 1024 * kMib;
 
+/// Of a rank on a GPU, while prompts' latent keys are expanded: GpuDecoder's room for the longest
+/// context and the fewest heads at once (PrefillAttention).
+std::uint64_t expanded_keys(const ModelConfig& config, int ranks) {
+  const LatentSpec& l = config.latent;
+  if (l.rank == 0) return 0;
+  const int heads = config.heads / ranks;
+  int at_once = std::min(heads, 8);
+  while (heads % at_once != 0) --at_once;
+  constexpr std::uint64_t kTail = 2048;
+  const auto numbers = static_cast<std::uint64_t>(l.rank + at_once * (l.plain + l.rope + l.value));
+  const std::uint64_t keys = static_cast<std::uint64_t>(config.max_context) + kTail;
+  return std::max(512 * kMib, 2 * keys * numbers);
+}
+
 std::uint64_t divided(std::uint64_t n, std::uint64_t by) { return (n + by - 1) / by; }
 
 std::string gib(std::uint64_t bytes) {
@@ -218,7 +232,7 @@ class Fit {
                          ? alone.of_largest(1)
                          : rank_weights(q_.config, q_.checkpoint, TensorBytes::on_gpus, ranks)
                                .of_largest(ranks);
-      need.own = kOwnOnGpu;
+      need.own = kOwnOnGpu + expanded_keys(q_.config, ranks);
       need.may = taken_of(free[static_cast<std::size_t>(ranks) - 1]);
       tell(need, [this, heads, groups](std::uint64_t tokens) {
         return pool_bytes(q_.config, groups, KvDtype::bf16, heads, tokens);

@@ -319,6 +319,24 @@ TEST_F(Elastic, ADrainingWorkerIsLeftByWhatOthersRun) {
   EXPECT_NE(c.phase(1), Phase::decode);
 }
 
+TEST_F(Elastic, FrontEndsHearAtOnceThatPoolsCanBeReadAgain) {
+  const auto told = [&] { return c.told<FrontendWelcome>(c.frontend); };
+  EXPECT_EQ(told().back().max_context, 60U) << "of 6, 5 and 4 blocks";
+  for (Worker& w : c.state.workers) {
+    for (const Worker& other : c.state.workers) {
+      if (&w != &other) w.peer.unreachable[other.store.allocation()] = c.now + kSecond;
+    }
+  }
+  c.from_frontend(c.frontend, FrontendHeartbeat{c.state.epoch, {}, {}, {}});
+  EXPECT_EQ(told().back().max_context, 24U) << "of 6";
+  const std::size_t before = told().size();
+  c.tick(2 * kSecond);
+  for (const LinkId link : links) c.heartbeat(link);
+  c.turn();
+  ASSERT_GT(told().size(), before);
+  EXPECT_EQ(told().back().max_context, 60U);
+}
+
 TEST_F(Elastic, BeamsStayOnOneWorker) {
   Submit m = c.request(1, 40, 4);
   m.sampling.num_beams = 2;

@@ -210,8 +210,8 @@ class PrefillAttention {
     int value = 0;
   };
   static constexpr int kGatherTile = 128;  // a chunk's gathered keys are filled up to whole tiles
-  /// Rows from which on expanding latent keys is quicker than looking at them as they are
-  /// (LatentAttention). Measured on one H200.
+  /// Rows from which on expanding latent keys for all heads at once is quicker than looking at them
+  /// as they are (LatentAttention). Measured on one H200.
   static constexpr int kLeastLatentRows = 64;
   /// Whether latent keys and values of these sizes are expanded on this device.
   static bool expands(const LatentShape& shape, int value, int tokens_per_block);
@@ -250,9 +250,10 @@ class PrefillAttention {
   /// Keys of all chunks of a step, each chunk's filled up to whole tiles, that can be gathered; 0:
   /// none can.
   std::int64_t most_gathered_keys() const;
-  /// Whether that bounds every step, and the fewest tokens of a row that are planned as a chunk.
+  /// Whether that bounds every step, and the fewest tokens of a row with so many keys that are
+  /// planned as a chunk.
   bool always_gathers() const;
-  int least_rows() const;
+  int least_rows(std::int64_t keys) const;
   static int rows(const Plan& plan);
 
   /// Queues the attention of the planned chunks of one layer. `block_table` is the flat table of

@@ -114,6 +114,7 @@ PrefillAttention::PrefillAttention(const Options& options) : impl_(new Impl) {
   if (options.latent.rank > 0) {
     impl_->kernel = impl_->dense = &kPrefillLatent;
     impl_->gemm = std::make_unique<HeadGemm>();
+    impl_->kernel->prepare(options, *impl_->gemm);
     return;
   }
   const bool hopper = options.hopper && is_hopper() && kPrefillHopper.plan != nullptr &&
@@ -140,7 +141,14 @@ std::int64_t PrefillAttention::most_gathered_keys() const {
 
 bool PrefillAttention::always_gathers() const { return impl_->options.latent.rank > 0; }
 
-int PrefillAttention::least_rows() const { return always_gathers() ? kLeastLatentRows : 2; }
+/// Heads by parts attend one part behind the other, each of which fills the device less.
+int PrefillAttention::least_rows(std::int64_t keys) const {
+  if (!always_gathers()) return 2;
+  const Options& o = impl_->options;
+  const std::size_t all = expanded_bytes(o.latent, o.value, o.shape.heads);
+  const std::size_t parts = (static_cast<std::size_t>(keys) * all - 1) / o.gather_bytes + 1;
+  return kLeastLatentRows * static_cast<int>(parts);
+}
 
 int PrefillAttention::rows(const Plan& plan) { return plan.data.rows; }
 

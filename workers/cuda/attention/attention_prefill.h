@@ -67,6 +67,8 @@ struct PrefillKernel {
   bool (*serves)(const PrefillOptions&, const PrefillPlan&) = nullptr;  // not set: any step
   // Of those that gather: what most_gathered_keys() says.
   std::int64_t (*most_keys)(const PrefillOptions&) = nullptr;
+  // Of kPrefillLatent: so that no step is the first to ask for its products.
+  void (*prepare)(const PrefillOptions&, const HeadGemm&) = nullptr;
 };
 
 extern const PrefillKernel kPrefillFa2;

@@ -115,11 +115,11 @@ struct Places {
   std::int64_t head, key;  // from one to the next
   Bf16 *latent, *values, *keys, *turned;
 
-  Places(const PrefillOptions& o, const PrefillPlan& p)
+  Places(const PrefillOptions& o, int heads, int gathered_keys, std::byte* workspace)
       : head(o.latent.query() + o.value),
-        key(head * p.heads_at_once),
-        latent(reinterpret_cast<Bf16*>(p.float_workspace)),
-        values(latent + std::int64_t{p.gathered_keys} * o.latent.rank),
+        key(head * heads),
+        latent(reinterpret_cast<Bf16*>(workspace)),
+        values(latent + std::int64_t{gathered_keys} * o.latent.rank),
         keys(values + o.value),
         turned(keys + o.latent.plain) {}
 };
@@ -142,27 +142,45 @@ void gather(const PrefillOptions& o, const PrefillPlan& p, const PrefillCall& ca
          dim3(static_cast<unsigned>(p.gathered_keys / kGatherUnit)), dim3(256), 0, stream, a);
 }
 
-/// Keys and values of the heads from `first` on.
-void expand(const PrefillOptions& o, const PrefillPlan& p, const PrefillCall& call,
-            const Places& to, int first, Stream stream) {
+/// Keys (else values) of `heads` heads.
+HeadProduct expansion(const PrefillOptions& o, int heads, int keys, const Places& to,
+                      bool of_keys) {
   const LatentShape& s = o.latent;
   HeadProduct a;
   a.w_head = std::int64_t{s.plain + o.value} * s.rank;
   a.in = s.rank;
-  a.rows = p.gathered_keys;
-  a.heads = p.heads_at_once;
+  a.out = of_keys ? s.plain : o.value;
+  a.rows = keys;
+  a.heads = heads;
   a.x = to.latent;
   a.x_row = s.rank;
+  a.y = of_keys ? to.keys : to.values;
   a.y_row = to.key;
   a.y_head = to.head;
-  a.w = call.kv_b + first * a.w_head;
-  a.out = s.plain;
-  a.y = to.keys;
-  call.gemm->run(a, stream);
-  a.w += std::int64_t{s.plain} * s.rank;
-  a.out = o.value;
-  a.y = to.values;
-  call.gemm->run(a, stream);
+  return a;
+}
+
+/// Keys and values of the heads from `first` on.
+void expand(const PrefillOptions& o, const PrefillPlan& p, const PrefillCall& call,
+            const Places& to, int first, Stream stream) {
+  for (const bool of_keys : {true, false}) {
+    HeadProduct a = expansion(o, p.heads_at_once, p.gathered_keys, to, of_keys);
+    a.w = call.kv_b + first * a.w_head;
+    if (!of_keys) a.w += std::int64_t{o.latent.plain} * o.latent.rank;
+    call.gemm->run(a, stream);
+  }
+}
+
+void prepare(const PrefillOptions& o, const HeadGemm& gemm) {
+  for (int heads = 1; heads <= o.shape.heads; ++heads) {
+    if (o.shape.heads % heads != 0 || heads < PrefillAttention::least_heads(o.shape.heads))
+      continue;
+    const auto keys = static_cast<int>(o.gather_bytes / bytes_of_key(o, heads));
+    const Places places(o, heads, keys, nullptr);
+    for (const bool of_keys : {true, false}) {
+      gemm.prepare(expansion(o, heads, keys, places, of_keys));
+    }
+  }
 }
 
 Params make_params(const PrefillOptions& o, const PrefillPlan& p,
@@ -191,7 +209,7 @@ void attend(Params& params, Stream stream) {
 }
 
 void run(const PrefillOptions& o, const PrefillPlan& p, const PrefillCall& call, Stream stream) {
-  const Places places(o, p);
+  const Places places(o, p.heads_at_once, p.gathered_keys, p.float_workspace);
   gather(o, p, call, places, stream);
   flashinfer::PrefillPlanSM90Info info;
   info.FromVector(p.info);
@@ -209,7 +227,7 @@ void run(const PrefillOptions& o, const PrefillPlan& p, const PrefillCall& call,
 
 }  // namespace
 
-const PrefillKernel kPrefillLatent{float_bytes, int_bytes, plan, run, nullptr, most_keys};
+const PrefillKernel kPrefillLatent{float_bytes, int_bytes, plan, run, nullptr, most_keys, prepare};
 
 }  // namespace baton::cuda
 

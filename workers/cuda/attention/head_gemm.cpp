@@ -58,6 +58,9 @@ struct HeadGemm::Impl {
   std::map<std::tuple<int, int, int, int>, cublasLtMatmulAlgo_t> chosen;
 
   cublasLtMatmulAlgo_t algorithm(const HeadProduct& a);
+  cublasLtMatmulAlgo_t proposed(const HeadProduct& a) const;
+  cublasStatus_t multiply(const HeadProduct& a, const cublasLtMatmulAlgo_t& how,
+                          Stream stream) const;
 };
 
 cublasLtMatmulAlgo_t HeadGemm::Impl::algorithm(const HeadProduct& a) {
@@ -65,7 +68,11 @@ cublasLtMatmulAlgo_t HeadGemm::Impl::algorithm(const HeadProduct& a) {
   round.rows = static_cast<int>(std::bit_ceil(static_cast<unsigned>(a.rows)));
   const auto key = std::make_tuple(round.rows, a.heads, a.in, a.out);
   if (const auto it = chosen.find(key); it != chosen.end()) return it->second;
-  Problem problem(round);
+  return chosen.emplace(key, proposed(round)).first->second;
+}
+
+cublasLtMatmulAlgo_t HeadGemm::Impl::proposed(const HeadProduct& a) const {
+  Problem problem(a);
   cublasLtMatmulPreferenceOpaque_t preference;  // without a workspace: no sum is split
   check(cublasLtMatmulPreferenceInit(&preference), "preference");
   const std::uint32_t alignment = 16;
@@ -81,7 +88,15 @@ cublasLtMatmulAlgo_t HeadGemm::Impl::algorithm(const HeadProduct& a) {
                                        &problem.y, &problem.y, &preference, 1, &result, &found),
         "heuristic");
   if (found == 0) throw CudaError("cublasLt knows no algorithm for a product by heads");
-  return chosen.emplace(key, result.algo).first->second;
+  return result.algo;
+}
+
+cublasStatus_t HeadGemm::Impl::multiply(const HeadProduct& a, const cublasLtMatmulAlgo_t& how,
+                                        Stream stream) const {
+  Problem problem(a);
+  const float one = 1, nought = 0;
+  return cublasLtMatmul(handle, &problem.operation, &one, a.w, &problem.w, a.x, &problem.x, &nought,
+                        a.y, &problem.y, a.y, &problem.y, &how, nullptr, 0, stream);
 }
 
 HeadGemm::HeadGemm() : impl_(new Impl) { check(cublasLtCreate(&impl_->handle), "create"); }
@@ -91,12 +106,20 @@ HeadGemm::~HeadGemm() { cublasLtDestroy(impl_->handle); }
 void HeadGemm::run(const HeadProduct& a, Stream stream) const {
   if (a.rows <= 0) return;
   if (a.inputs_first) throw CudaError("a product by heads with inputs first is not the library's");
-  const cublasLtMatmulAlgo_t algorithm = impl_->algorithm(a);
-  Problem problem(a);
-  const float one = 1, nought = 0;
-  check(cublasLtMatmul(impl_->handle, &problem.operation, &one, a.w, &problem.w, a.x, &problem.x,
-                       &nought, a.y, &problem.y, a.y, &problem.y, &algorithm, nullptr, 0, stream),
-        "product by heads");
+  cublasStatus_t status = impl_->multiply(a, impl_->algorithm(a), stream);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
+    // What serves the rounded number of rows need not serve this one.
+    status = impl_->multiply(a, impl_->proposed(a), stream);
+  }
+  check(status, "product by heads");
+}
+
+void HeadGemm::prepare(const HeadProduct& a) const {
+  HeadProduct part = a;
+  for (part.rows = PrefillAttention::kGatherTile;; part.rows *= 2) {
+    impl_->algorithm(part);
+    if (part.rows >= a.rows) return;
+  }
 }
 
 }  // namespace baton::cuda

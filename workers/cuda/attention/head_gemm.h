@@ -17,6 +17,8 @@ class HeadGemm {
   /// As head_product(), but inputs_first, which it does not do. Queues work, of one thread at a
   /// time; throws CudaError.
   void run(const HeadProduct& a, Stream stream) const;
+  /// Chooses for such products, of up to a.rows rows. Throws CudaError where none is known.
+  void prepare(const HeadProduct& a) const;
 
  private:
   struct Impl;
