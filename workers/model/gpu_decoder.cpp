@@ -161,7 +161,9 @@ void GpuDecoder::tune_chain(cuda::Stream stream) {
                           [&](int i) { run_chain(i, (i + 1) % layers, rows, stream); });
   };
   // The first ones are slower than all that follow.
-  for (int i = 0; i < 3 && !fused_ && most_rows > 0; ++i) chained_us(1);
+  for (const int rows : {64, 32, 16, 8, 4, 2, 1}) {
+    if (!fused_ && rows <= most_rows) chained_us(rows);
+  }
   for (const int rows : {1, 2, 4, 8, 16, 32, 64, 96, 128}) {
     if (rows > most_rows) break;
     cuda::ChainChoice choice;
