@@ -77,7 +77,8 @@ class Explain(unittest.TestCase):
         # One prompt at a time in a step, and few that run: others wait behind it.
         with Cluster(scheduler={"max_running": 2}) as cluster:
             before = sums(cluster)[1]
-            plain = Timed(cluster, "plain", "What is Baton?", max_tokens=12)
+            # Greedy, so that what is said here is said again below.
+            plain = Timed(cluster, "plain", "What is Baton?", max_tokens=12, temperature=0)
             self.assertEqual(plain.status, 200, plain.text)
             told = self.explain(cluster, "plain")
             self.check_against_client(told, plain.ms)
@@ -124,7 +125,7 @@ class Explain(unittest.TestCase):
             # Ends by a stop string: the scheduler's last word comes later.
             text = json.loads(plain.text)["choices"][0]["text"]
             stop = text.strip().split(" ")[2]
-            stopped = Timed(cluster, "stopped", "What is Baton?", max_tokens=12, stop=[stop])
+            stopped = Timed(cluster, "stopped", "What is Baton?", max_tokens=12, stop=[stop], temperature=0)
             self.assertEqual(json.loads(stopped.text)["choices"][0]["finish_reason"], "stop")
             told = self.explain(cluster, "stopped")
             self.check_against_client(told, stopped.ms)
