@@ -47,7 +47,7 @@ LIBRARIES = [
     (["yaml-cpp/*"], ["configs/yaml_reader.cpp"]),
     (["ATen/*"], ["workers/model/cpu_step.h"]),
     (["cuda*.h"], ["workers/cuda/*", "memory/cuda_allocator.cpp", "bench/bench_gpu*"]),
-    (["cublas*"], ["workers/cuda/linear/linear_library.*", "workers/cuda/attention/head_gemm.*"]),
+    (["cublas*"], ["workers/cuda/linear/linear_library.*", "workers/cuda/linear/cublas_check.h"]),
     (["flashinfer/*"], ["workers/cuda/attention/attention_prefill*"]),
     (["nlohmann/*"], ["bench/*", "frontend/*", "ipc/explained.cpp", "ipc/log_line.cpp", "planning/*", "scheduler/admin/*", "supervisor/live_line.cpp", "text/*",
                       "workers/execute/*", "workers/model/*"]),

@@ -1,21 +1,15 @@
 #include "workers/cuda/attention/head_gemm.h"
 
-#include <cublasLt.h>
 #include <cuda_runtime.h>
 
 #include <bit>
 #include <map>
-#include <string>
 #include <tuple>
+
+#include "workers/cuda/linear/cublas_check.h"
 
 namespace baton::cuda {
 namespace {
-
-void check(cublasStatus_t status, const char* what) {
-  if (status != CUBLAS_STATUS_SUCCESS) {
-    throw CudaError(std::string("cublasLt, ") + what + ": " + cublasLtGetStatusString(status));
-  }
-}
 
 /// Matrices of all heads, each `apart` elements behind the one before; cuBLAS counts by columns.
 cublasLtMatrixLayoutOpaque_t layout(int rows, int columns, std::int64_t stride, int heads,

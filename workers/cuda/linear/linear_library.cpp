@@ -2,18 +2,9 @@
 
 #include <cuda_runtime.h>
 
-#include <string>
+#include "workers/cuda/linear/cublas_check.h"
 
 namespace baton::cuda {
-namespace {
-
-void check(cublasStatus_t status, const char* what) {
-  if (status != CUBLAS_STATUS_SUCCESS) {
-    throw CudaError(std::string("cublasLt, ") + what + ": " + cublasLtGetStatusString(status));
-  }
-}
-
-}  // namespace
 
 /// cuBLAS counts by columns: there y^T [out x rows] = W [out x in] x^T, with W transposed. All of
 /// it lives on the stack, so that a call allocates nothing.
