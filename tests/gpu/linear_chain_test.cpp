@@ -147,6 +147,19 @@ std::vector<double> normed(const std::vector<Bf16>& x, const std::vector<Bf16>& 
   return y;
 }
 
+/// act(gate) * up of rows [2 intermediate]: eight of gate, eight of up.
+template <typename Act>
+std::vector<double> gated_of(const std::vector<double>& both, int intermediate, const Act& act) {
+  const auto columns = static_cast<std::size_t>(intermediate);
+  std::vector<double> gated(both.size() / 2);
+  for (std::size_t i = 0; i < gated.size(); ++i) {
+    const std::size_t c = i % columns;
+    const std::size_t at = i / columns * 2 * columns + c / 8 * 16 + c % 8;
+    gated[i] = act(both[at]) * both[at + 8];
+  }
+  return gated;
+}
+
 std::vector<Bf16> plus(const std::vector<Bf16>& x, const std::vector<double>& y) {
   std::vector<Bf16> sum(x.size());
   for (std::size_t i = 0; i < x.size(); ++i)
@@ -232,15 +245,8 @@ class LinearChain : public ::testing::Test {
     std::vector<Bf16> x1_normed;
     normed(x1, gain1, rows, g.hidden, &x1_normed);
     const auto both = product(x1_normed, w_gate_up, rows);
-    std::vector<double> gated(n(g.intermediate));
-    for (int r = 0; r < rows; ++r) {
-      for (int c = 0; c < g.intermediate; ++c) {
-        const std::size_t at =
-            n(0) + static_cast<std::size_t>(r) * 2 * g.intermediate + c / 8 * 16 + c % 8;
-        gated[static_cast<std::size_t>(r) * g.intermediate + c] =
-            both[at] / (1 + std::exp(-both[at])) * both[at + 8];
-      }
-    }
+    const auto gated =
+        gated_of(both, g.intermediate, [](double v) { return v / (1 + std::exp(-v)); });
     std::vector<Bf16> first_qkv;
     for (int run = 0; run < 2; ++run) {
       d_x.write(x);
@@ -346,17 +352,9 @@ void LinearChain::check_joins(const Geometry& g, int rows, bool before, float fa
       in = scaled;
     }
     const auto both = product(in, w_gate_up, rows);
-    std::vector<double> gated(n(g.intermediate));
-    for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {
-      for (std::size_t c = 0; c < static_cast<std::size_t>(g.intermediate); ++c) {
-        const std::size_t at =
-            (r * 2 * static_cast<std::size_t>(g.intermediate)) + c / 8 * 16 + c % 8;
-        const double v = both[at];
-        const double tanh = std::tanh(0.7978845608028654 * (v + 0.044715 * v * v * v));
-        gated[r * static_cast<std::size_t>(g.intermediate) + c] =
-            0.5 * v * (1 + tanh) * both[at + 8];
-      }
-    }
+    const auto gated = gated_of(both, g.intermediate, [](double v) {
+      return 0.5 * v * (1 + std::tanh(0.7978845608028654 * (v + 0.044715 * v * v * v)));
+    });
     const auto got_gated = d_gated.read();
     expect_near(got_gated, gated, "gated");
     // What follows is compared with what follows from the kernel's own values before.

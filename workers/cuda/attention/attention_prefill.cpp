@@ -183,9 +183,11 @@ void PrefillAttention::plan(std::span<const AttentionRow> chunks, Plan& plan, vo
   const PrefillBuffers buffers{float_workspace, float_workspace_bytes(), int_workspace, pinned,
                                plan.data.int_bytes};
   gather |= always_gathers();
-  if (gather && gathered_keys(plan.data) > most_gathered_keys()) {
+  const std::int64_t keys = gather ? gathered_keys(plan.data) : 0;
+  if (keys > most_gathered_keys()) {
     throw std::invalid_argument("prompt chunks with more keys than are gathered");
   }
+  plan.data.gathered_keys = static_cast<int>(keys);
   const bool dense =
       gather || (impl_->dense != nullptr && impl_->dense->serves(impl_->options, plan.data));
   plan.kernel = dense ? impl_->dense : impl_->kernel;

@@ -49,14 +49,6 @@ std::size_t int_bytes(const PrefillOptions& o, int sm_count) {
          source_bytes(2 * static_cast<std::size_t>(o.max_chunks) + 1);
 }
 
-int keys_of(const PrefillPlan& p) {
-  int keys = 0;
-  for (int i = 0; i < p.requests(); ++i) {
-    keys += p.row_begin[i] == p.row_begin[i + 1] ? 0 : padded(p.keys[i]);
-  }
-  return keys;
-}
-
 /// The most heads that there is room for, which divide all.
 int heads_at_once(const PrefillOptions& o, int keys) {
   for (int n = o.shape.heads; n > 1; --n) {
@@ -67,7 +59,7 @@ int heads_at_once(const PrefillOptions& o, int keys) {
 }
 
 void plan(const PrefillOptions& o, PrefillPlan& p, const PrefillBuffers& b, Stream stream) {
-  const int heads = p.heads_at_once = heads_at_once(o, keys_of(p));
+  const int heads = p.heads_at_once = heads_at_once(o, p.gathered_keys);
   plan_gathered(heads, heads, o.latent.query(), o.value, p, b, stream);
 }
 

@@ -78,7 +78,10 @@ __device__ __forceinline__ void produce_x(const Arguments& a, Shared<kN>& shared
     std::uint8_t* to = ring + gemm.features * 128 * boxes;  // behind W
     const auto slice = UnitSlice::of<kN>(a, gemm);
     const int first = slice.half * stages;
-    await_gemm(a, shared, i, [](const Gemm& before) { return before.parts; });
+    await_gemm(shared, i, [&](int j) {
+      return a.gemms[j].joins ? Awaited{&a.state->joined[j], a.rows}
+                              : Awaited{&a.state->done[j], a.gemms[j].parts};
+    });
     for (int unit = slice.unit; unit < units; unit += slice.step) {
       for (int p = 0; p < stages; ++p) {
         hopper::barrier_wait(&shared.empty[stage], parity);

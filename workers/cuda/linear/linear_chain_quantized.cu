@@ -71,7 +71,7 @@ __device__ __forceinline__ void produce_x(const Arguments& a, Shared<S>& shared,
     const int units = gemm.units;
     const int inputs = gemm.x_stages * gemm.slices * S::kBlockInputs;
     const int copies = (gemm.in + inputs - 1) / inputs;
-    await_gemm(a, shared, i, [](const Gemm& before) { return before.units; });
+    await_gemm(shared, i, [&](int j) { return Awaited{&a.state->done[j], a.gemms[j].units}; });
     for (int unit = static_cast<int>(blockIdx.x); unit < units;
          unit += static_cast<int>(gridDim.x)) {
       for (int p = 0; p < copies; ++p) {

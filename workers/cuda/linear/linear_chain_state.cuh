@@ -112,19 +112,18 @@ __device__ __forceinline__ void init_gemms(const Arguments& a, Shared& shared) {
   }
 }
 
-/// By the thread that copies x, before GEMM i's. parts_of(gemm): what `done` counts up to.
-template <class Arguments, class Shared, class PartsOf>
-__device__ __forceinline__ void await_gemm(const Arguments& a, Shared& shared, int i,
-                                           const PartsOf& parts_of) {
+/// What a GEMM's x waits for.
+struct Awaited {
+  const int* count;
+  int parts;  // what it counts up to
+};
+
+/// By the thread that copies x, before GEMM i's. awaited(j): of what GEMM j gives.
+template <class Shared, class Of>
+__device__ __forceinline__ void await_gemm(Shared& shared, int i, const Of& awaited) {
   if (i == 0) return;
-  if constexpr (requires { a.gemms[0].joins; }) {
-    if (a.gemms[i - 1].joins) {
-      wait_for_parts(&a.state->joined[i - 1], a.rows);
-      hopper::barrier_arrive(&shared.seen[i]);
-      return;
-    }
-  }
-  wait_for_parts(&a.state->done[i - 1], parts_of(a.gemms[i - 1]));
+  const Awaited before = awaited(i - 1);
+  wait_for_parts(before.count, before.parts);
   hopper::barrier_arrive(&shared.seen[i]);
 }
 

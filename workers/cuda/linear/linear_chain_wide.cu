@@ -59,7 +59,7 @@ __device__ __forceinline__ void produce_x(const Arguments& a, Shared& shared, st
     const Slice slice = Slice::of(gemm);
     const int boxes = gemm.boxes;
     const int first = slice.part * boxes;
-    await_gemm(a, shared, i, [](const Gemm& before) { return before.done; });
+    await_gemm(shared, i, [&](int j) { return Awaited{&a.state->done[j], a.gemms[j].done}; });
     for (int unit = slice.unit; unit < gemm.units; unit += slice.step) {
       for (int box = 0; box < boxes; ++box) {
         hopper::barrier_wait(&shared.x_empty[stage], parity);
