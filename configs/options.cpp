@@ -416,9 +416,10 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
        "so)",
        &W::deterministic},
       {.name = "layer_kernel",
-       .meaning = "on GPUs, steps of up to 128 rows (quantised weights: 8; layers by parts, as "
-                  "Gemma's, in bf16: 64): the products between two attentions as one kernel; auto: "
-                  "where that was quicker at start; never under MPS or with experts",
+       .meaning =
+           "on GPUs, steps of up to 128 rows (quantised weights: 8; layers by parts, as "
+           "Gemma's, in bf16: 64; layers of experts: 8): the products between two attentions "
+           "as one kernel; auto: where that was quicker at start; never under MPS",
        .member = &W::layer_kernel,
        .choices = "auto|always|never"},
       {"memory_fraction",

@@ -81,107 +81,6 @@ bool GpuDecoder::take(const cuda::KernelChoices& kept) {
   return true;
 }
 
-std::vector<cuda::ChainGemm> GpuDecoder::gemms_behind(int index) const {
-  if (!fused_) return general_gemms_behind(index);
-  const auto eps = static_cast<float>(config_.norm.eps);
-  const GpuLayer& layer = weights_.layers[static_cast<std::size_t>(index)];
-  const GpuLayer* next =
-      index + 1 < config_.layers ? &weights_.layers[static_cast<std::size_t>(index) + 1] : nullptr;
-  std::vector<cuda::ChainGemm> gemms;
-  const auto add = [&](const cuda::LinearWeight& w, LinearOutput output, const Bf16* x, void* y) {
-    gemms.push_back({.w = w, .output = output, .x = x, .y = y});
-  };
-  const auto then_norm = [&](const Bf16* weight) {
-    gemms.back().gain = weight;
-    gemms.back().scaled = normed_;
-  };
-  const auto after_norm = [&] {
-    gemms.back().normed = true;
-    gemms.back().eps = eps;
-  };
-  add(layer.o, LinearOutput::residual, attended_, x_);
-  then_norm(layer.post_norm);
-  add(layer.gate_up, LinearOutput::silu_mul, normed_, gated_);
-  after_norm();
-  add(layer.down, LinearOutput::residual, gated_, x_);
-  if (next != nullptr) {
-    then_norm(next->input_norm);
-    add(next->qkv, LinearOutput::bf16, normed_, qkv_);
-    after_norm();
-  }
-  return gemms;
-}
-
-void GpuDecoder::run_chain(int index, int next, int rows, cuda::Stream stream) {
-  const auto gemms = gemms_behind(index);
-  const auto state = [&](int layer) {
-    return chain_states_ + static_cast<std::size_t>(layer) * cuda::chain_state_bytes();
-  };
-  const cuda::ChainBuffers buffers{state(index), state(next), chain_workspace_};
-  cuda::linear_chain(gemms.data(), static_cast<int>(gemms.size()), rows, buffers, stream);
-}
-
-int GpuDecoder::most_chain_rows() const {
-  if (options_.deterministic || options_.chain == Options::Chain::never ||
-      options_.exchange != nullptr || config_.layers < 2 || (!fused_ && !chains_parts())) {
-    return 0;
-  }
-  int most_rows = options_.max_rows;
-  for (int i = 0; i < config_.layers; ++i) {
-    if (weights_.layers[static_cast<std::size_t>(i)].sparse()) return 0;
-    const auto gemms = gemms_behind(i);
-    most_rows = std::min(most_rows, cuda::chain_rows(gemms.data(), static_cast<int>(gemms.size())));
-  }
-  return most_rows;
-}
-
-void GpuDecoder::run_unchained(int index, int rows, cuda::Stream stream) {
-  const bool last = index + 1 == config_.layers;
-  if (!fused_) {
-    const bool is_normed = general_behind(index, attended_, normed_, x_, rows, stream);
-    if (!last) general_project(index + 1, rows, is_normed, stream);
-    return;
-  }
-  const GpuLayer& layer = weights_.layers[static_cast<std::size_t>(index)];
-  linears_.run(attended_, rows, layer.o, LinearOutput::residual, x_, stream);
-  feed_forward(layer, x_, rows, stream);
-  if (!last) project(index + 1, rows, stream);
-}
-
-/// Times whole layers: kernels that are quick one by one need not be so in a row.
-void GpuDecoder::tune_chain(cuda::Stream stream) {
-  chain_choices_.clear();
-  const int most_rows = most_chain_rows();
-  // Several layers, so that no weights come from the L2 cache. Of layers by parts all: a graph's
-  // beginning costs a chain more than several kernels (of eight layers of Gemma 3 12B, on one H200,
-  // 14 us a layer against 3).
-  const int layers = fused_ ? std::min(config_.layers, 8) : config_.layers;
-  const auto chained_us = [&](int rows) {
-    return cuda::graph_us(stream, layers,
-                          [&](int i) { run_chain(i, (i + 1) % layers, rows, stream); });
-  };
-  // The first ones are slower than all that follow.
-  for (const int rows : {64, 32, 16, 8, 4, 2, 1}) {
-    if (!fused_ && rows <= most_rows) chained_us(rows);
-  }
-  for (const int rows : {1, 2, 4, 8, 16, 32, 64, 96, 128}) {
-    if (rows > most_rows) break;
-    cuda::ChainChoice choice;
-    choice.rows = rows;
-    choice.chained_us = chained_us(rows);
-    choice.single_us =
-        cuda::graph_us(stream, layers, [&](int i) { run_unchained(i, rows, stream); });
-    // Behind attention, which is not timed here, the first of several kernels starts earlier: of
-    // eight fused layers a quarter of what is gained and one microsecond more are lost again
-    // (measured on one H200 with the 8B). Of layers by parts some two microseconds more are gained
-    // (Gemma 3 12B, layers of 115 us, 1 to 32 rows).
-    const double gained = choice.single_us - choice.chained_us;
-    const bool quicker = fused_ ? 0.75 * gained > 1 : gained > -0.015 * choice.single_us;
-    choice.chained = options_.chain == Options::Chain::wherever_possible || quicker;
-    chain_choices_.push_back(choice);
-  }
-}
-
 std::string GpuDecoder::linears_report() const {
   std::string text = linears_.report();
   int from = 1;
@@ -195,14 +94,6 @@ std::string GpuDecoder::linears_report() const {
     from = c.rows + 1;
   }
   return text;
-}
-
-bool GpuDecoder::chained(const GpuBatch& batch) const {
-  if (batch.chunks != nullptr || batch.wanted_rows != nullptr) return false;
-  for (const cuda::ChainChoice& c : chain_choices_) {
-    if (batch.rows <= c.rows) return c.chained;
-  }
-  return false;
 }
 
 void GpuDecoder::set_pool(std::byte* pool, const KvGeometry& geometry) {
@@ -235,14 +126,16 @@ void GpuDecoder::run(const GpuBatch& batch, cuda::Stream stream, const LogitsUse
               x_, stream);
   show("embed", -1, "", x_, batch.rows, config_.hidden);
   const bool chain = chained(batch);
+  bool projected = false;
   for (int i = 0; i < config_.layers; ++i) {
-    if (i == 0 || !chain) project(i, batch.rows, stream);
+    if (!projected) project(i, batch.rows, stream);
     attend(i, batch, stream);
-    if (!chain) {
+    projected = chain && has_layer_kernel(i);
+    if (!projected) {
       behind_attention(i, batch, stream);
       continue;
     }
-    run_chain(i, (i + 1) % config_.layers, batch.rows, stream);
+    run_chain(i, config_.layers, batch.rows, stream);
     show("layer", i, "", x_, batch.rows, config_.hidden);
   }
   if (batch.wanted == 0) return meet(stream);

@@ -14,6 +14,7 @@
 #include "workers/cuda/attention/travel.h"
 #include "workers/cuda/collective/rank_exchange.h"
 #include "workers/cuda/device.h"
+#include "workers/cuda/layer/experts_layer.h"
 #include "workers/cuda/layer/general.h"
 #include "workers/cuda/linear/kernel_choices.h"
 #include "workers/cuda/linear/linear.h"
@@ -158,12 +159,24 @@ class GpuDecoder {
   bool chains_parts() const;
   /// What a layer's chain computes, by several kernels.
   void run_unchained(int index, int rows, cuda::Stream stream);
-  /// Of layer `index`; `next` is the layer whose chain is run next.
-  void run_chain(int index, int next, int rows, cuda::Stream stream);
+  /// The same of a layer of experts, in bf16 but for these; quantised matrices are left out.
+  cuda::ExpertLayerCall expert_layer_behind(int index, int rows) const;
+  /// Whether the layer kernel of experts knows all that the layer has.
+  bool has_expert_layer(const LayerSpec& spec) const;
+  /// The most rows that a layer's kernel takes; 0: it has none.
+  int layer_kernel_rows(int index) const;
+  bool has_layer_kernel(int index) const { return layer_kernels_[static_cast<std::size_t>(index)]; }
+  /// Of layer `index`, which has one; the next that is run is the next that has one, of the first
+  /// `layers`.
+  void run_chain(int index, int layers, int rows, cuda::Stream stream);
   void tune_chain(cuda::Stream stream);
-  /// The most rows of a step that may run as chains; 0: none may.
-  int most_chain_rows() const;
+  /// Finds which layers have a kernel; the most rows of a step that may run them; 0: none may.
+  int most_chain_rows();
   bool chained(const GpuBatch& batch) const;
+  /// What a layer's kernel keeps.
+  static std::size_t layer_state_bytes();
+  /// q, k, v of the layer behind, by kernels of its own.
+  void project_next(int index, int rows, bool is_normed, cuda::Stream stream);
   void project(int index, int rows, cuda::Stream stream);
   void attend(int index, const GpuBatch& batch, cuda::Stream stream);
   void behind_attention(int index, const GpuBatch& batch, cuda::Stream stream);
@@ -264,6 +277,8 @@ class GpuDecoder {
   std::unique_ptr<cuda::LatentAttention> latent_;
   int near_window_ = 0;  // of the two above
   bool fused_ = true;    // has_fused_layers()
+  std::vector<bool>
+      layer_kernels_;  // [layers], which have one; found while the workspace is carved
   cuda::DeviceMemory workspace_;
 
   // Activations, [max_rows, ...] unless said otherwise
@@ -307,7 +322,7 @@ class GpuDecoder {
   void* experts_workspace_ = nullptr;
   void* linear_workspace_ = nullptr;
   std::size_t linear_workspace_bytes_ = 0;
-  std::byte* chain_states_ = nullptr;  // [layers], of chain_state_bytes()
+  std::byte* chain_states_ = nullptr;  // [layers], of layer_state_bytes()
   std::byte* chain_workspace_ = nullptr;
 
   cuda::Linears linears_;

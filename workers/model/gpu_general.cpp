@@ -9,6 +9,7 @@
 #include "workers/cuda/layer/general.h"
 #include "workers/cuda/layer/rowwise.h"
 #include "workers/model/gpu_decoder.h"
+#include "workers/model/gpu_rules.h"
 #include "workers/model/gpu_shapes.h"
 
 namespace baton {
@@ -17,37 +18,6 @@ namespace {
 using cuda::Bf16;
 using cuda::LinearOutput;
 using cuda::LinearWeight;
-
-/// What a layer's parts give goes straight into the residual stream.
-bool adds_at_once(const LayerSpec& spec) {
-  return spec.norm == NormPlace::before && spec.residual == 1.0;
-}
-
-cuda::Activate activate_of(const MlpSpec& m) {
-  cuda::Activate how;
-  how.gated = m.gated;
-  switch (m.activation) {
-    case Activation::silu:
-      how.gate = cuda::Gate::silu;
-      break;
-    case Activation::gelu:
-      how.gate = cuda::Gate::gelu;
-      break;
-    case Activation::gelu_tanh:
-      how.gate = cuda::Gate::gelu_tanh;
-      break;
-  }
-  if (m.limit > 0) {
-    how.gate = cuda::Gate::clamped;
-    how.limit = static_cast<float>(m.limit);
-    how.alpha = static_cast<float>(m.alpha);
-  }
-  return how;
-}
-
-cuda::NormWeights weights_of(const NormSpec& spec, const GpuNorm& norm) {
-  return {norm.weight, norm.bias, static_cast<float>(spec.eps), spec.kind == NormKind::layer};
-}
 
 void norm_into(const NormSpec& spec, const GpuNorm& norm, const Bf16* x, int rows, int hidden,
                Bf16* y, cuda::Stream stream) {
@@ -59,21 +29,6 @@ void norm_into(const NormSpec& spec, const GpuNorm& norm, const Bf16* x, int row
   call.columns = hidden;
   call.y = y;
   cuda::norm_rows(call, stream);
-}
-
-cuda::ExpertRule rule_of(const ExpertSpec& e, const GpuGeneralLayer& g) {
-  cuda::ExpertRule rule;
-  rule.act = activate_of(e.expert);
-  rule.up_bias = g.up_bias;
-  rule.down_bias = g.down_bias;
-  rule.sigmoid = e.router == RouterKind::sigmoid;
-  rule.router_bias = g.router_bias;
-  rule.choice_bias = g.choice_bias;
-  rule.groups = e.groups;
-  rule.active_groups = e.active_groups;
-  rule.group_pairs = e.group_pairs;
-  rule.scale = static_cast<float>(e.scale);
-  return rule;
 }
 
 }  // namespace
@@ -90,11 +45,13 @@ void GpuDecoder::run_general(const GpuBatch& batch, cuda::Stream stream, const L
   show("embed", -1, "", x_, batch.rows, config_.hidden);
   bool is_normed = false;
   const bool chain = chained(batch);
+  bool projected = false;
   for (int i = 0; i < config_.layers; ++i) {
-    if (i == 0 || !chain) general_project(i, batch.rows, is_normed, stream);
+    if (!projected) general_project(i, batch.rows, is_normed, stream);
     general_attend(i, batch, stream);
-    if (chain) {
-      run_chain(i, (i + 1) % config_.layers, batch.rows, stream);
+    projected = chain && has_layer_kernel(i);
+    if (projected) {
+      run_chain(i, config_.layers, batch.rows, stream);
       show("layer", i, "", x_, batch.rows, config_.hidden);
       continue;
     }
@@ -394,53 +351,6 @@ void GpuDecoder::tune_general(void* scratch, std::size_t scratch_bytes, cuda::St
   tune(shared_down, joins(!e.shared_gate && !e.shared.bias));
   tune({weights_.lm_head}, LinearOutput::f32);
   tune_chain(stream);
-}
-
-bool GpuDecoder::chains_parts() const {
-  if (config_.norm.kind != NormKind::rms || config_.latent.rank > 0) return false;
-  return std::all_of(config_.parts.begin(), config_.parts.end(), [](const LayerSpec& l) {
-    const MlpSpec& m = l.mlp;
-    return !l.sparse() && !l.parallel && m.gated && !m.bias && m.limit == 0 && !l.attention.o_bias;
-  });
-}
-
-std::vector<cuda::ChainGemm> GpuDecoder::general_gemms_behind(int index) const {
-  const auto layer_of = [&](int i) -> const GpuLayer& {
-    return weights_.layers[static_cast<std::size_t>(i)];
-  };
-  const LayerSpec& spec = config_.layer(index);
-  const GpuLayer& w = layer_of(index);
-  const auto joins = [&](const LinearWeight& product, const Bf16* from, const GpuNorm& norm,
-                         const GpuNorm* next) {
-    cuda::ChainGemm gemm{.w = product, .output = LinearOutput::bf16, .x = from, .y = part_};
-    gemm.joins = true;
-    gemm.join.part = part_;
-    gemm.join.norm = weights_of(config_.norm, norm);
-    gemm.join.factor = static_cast<float>(spec.residual);
-    gemm.join.hidden = config_.hidden;
-    gemm.join.x = x_;
-    if (next == nullptr) return gemm;
-    gemm.join.next = weights_of(config_.norm, *next);
-    gemm.join.normed = normed_;
-    return gemm;
-  };
-  const bool before = spec.norm != NormPlace::after;
-  std::vector<cuda::ChainGemm> gemms;
-  gemms.push_back(
-      joins(w.o, attended_, w.general.after_attention, before ? &w.general.before_mlp : nullptr));
-  gemms.push_back(
-      {.w = w.gate_up, .output = LinearOutput::silu_mul, .x = before ? normed_ : x_, .y = gated_});
-  gemms.back().gate = activate_of(spec.mlp).gate;
-  const bool last = index + 1 == config_.layers;
-  const bool next_before = !last && config_.layer(index + 1).norm != NormPlace::after;
-  gemms.push_back(joins(w.down, gated_, w.general.after_mlp,
-                        next_before ? &layer_of(index + 1).general.before_attention : nullptr));
-  if (last) return gemms;
-  gemms.push_back({.w = layer_of(index + 1).qkv,
-                   .output = LinearOutput::bf16,
-                   .x = next_before ? normed_ : x_,
-                   .y = qkv_});
-  return gemms;
 }
 
 }  // namespace baton

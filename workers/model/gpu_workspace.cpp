@@ -242,7 +242,7 @@ void GpuDecoder::carve_workspace() {
     linear_workspace_bytes_ = linear_options(c, weights_, options_).workspace_bytes;
     bytes(linear_workspace_, linear_workspace_bytes_);
     const auto chains = static_cast<std::size_t>(chain_rows > 0 ? c.layers : 0);
-    take(chain_states_, chains * cuda::chain_state_bytes());
+    take(chain_states_, chains * layer_state_bytes());
     take(chain_workspace_, chain_rows > 0 ? cuda::chain_workspace_bytes(chain_rows) : 0);
     return used;
   };

@@ -1,7 +1,7 @@
 // Experts of up to eight rows on Hopper, bound by the bytes of the experts that they take: two
 // kernels, where pieces (experts_pieces.cu) are five. Every CTA chooses the rows' experts for
-// itself, which is shorter than a kernel. A matrix instruction has eight columns, so each expert
-// that any row takes simply multiplies all rows; who did not take it is left out at the end.
+// itself, which is shorter than a kernel (experts_few.cuh). Who did not take an expert is left out
+// of its sums at the end.
 //   - Gate and up: tiles of all experts are dealt out evenly, and the ring (experts_ring.cuh) runs
 //     on from expert to expert.
 //   - Down: a CTA has a tile of features of all experts, one after the other by their numbers. Each
@@ -15,10 +15,8 @@
 #include <algorithm>
 
 #include "workers/cuda/current_device.h"
-#include "workers/cuda/layer/experts_choose.cuh"
-#include "workers/cuda/layer/experts_ring.cuh"
+#include "workers/cuda/layer/experts_few.cuh"
 #include "workers/cuda/layer/experts_ring.h"
-#include "workers/cuda/layer/gates.cuh"
 #include "workers/cuda/shared_memory.h"
 
 namespace baton::cuda {
@@ -26,11 +24,6 @@ namespace {
 
 using namespace expert_ring;
 
-constexpr int kFewWarps = 8;  // that multiply; sixteen take as long
-constexpr int kMultiplyingFew = kFewWarps * kLanes;
-constexpr int kMostRows = kColumns;
-constexpr int kMostLines = 64;     // rows * active
-constexpr int kMostExperts = 512;  // whose choice has its room in any ring
 constexpr int kThreads = kMultiplyingFew + kLanes;
 
 /// What a CTA takes of its multiprocessor.
@@ -44,74 +37,15 @@ constexpr Room kAlone{200 << 10, 32 << 10};
 constexpr Room kBesides{100 << 10, 16 << 10};
 constexpr int kBesidesRows = 2;  // for more, more bytes on the way count for more
 
-struct FewArguments {
+struct FewArguments : FewRows {
   Matrix m;
   const std::uint16_t* x;  // [rows, in]; of down [lines, in]
   __nv_bfloat16* y;        // [lines, out / 2]; of down [rows, out], added to
-  int rows, count, active;
-  bool normalise;
-  const float* logits;
-  ExpertRule rule;
   int stages;
   int x_at, x_stride;  // in shared memory, behind the ring
 };
 
 #ifdef BATON_HOPPER
-
-/// Which experts the rows take, in shared memory.
-struct Choice {
-  int experts;  // ascending
-  int expert[kMostLines];
-  int line[kMostLines][kMostRows];      // row * active + j; negative: the row takes another
-  float weight[kMostLines][kMostRows];  // then 0
-  int chosen[kMostLines];
-  float weights[kMostLines];
-};
-
-/// All threads; `takers`, [count], is scratch_bytes() of shared memory.
-__device__ void choose(const FewArguments& a, unsigned* takers, Choice& c) {
-  const int warp = static_cast<int>(threadIdx.x) / kLanes;
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int thread = static_cast<int>(threadIdx.x);
-  for (int e = thread; e < a.count; e += kThreads) takers[e] = 0;
-  if (warp < a.rows) {
-    const float* const logits = a.logits + std::int64_t{warp} * a.count;
-    int* const chosen = c.chosen + warp * a.active;
-    float* const weights = c.weights + warp * a.active;
-    if (a.count <= 128) {
-      choose_row<4>(a.rule, a.count, a.active, a.normalise, logits, nullptr, chosen, weights);
-    } else {
-      choose_row<kMostExperts / 32>(a.rule, a.count, a.active, a.normalise, logits, nullptr, chosen,
-                                    weights);
-    }
-  }
-  __syncthreads();
-  if (thread < a.rows * a.active) atomicOr(&takers[c.chosen[thread]], 1U << thread / a.active);
-  __syncthreads();
-  if (warp == 0) {
-    int found = 0;
-    for (int first = 0; first < a.count; first += kLanes) {
-      const int e = first + lane;
-      const bool taken = e < a.count && takers[e] != 0;
-      const unsigned votes = __ballot_sync(0xFFFFFFFFU, taken);
-      if (taken) c.expert[found + __popc(votes & ((1U << lane) - 1))] = e;
-      found += __popc(votes);
-    }
-    if (lane == 0) c.experts = found;
-  }
-  __syncthreads();
-  for (int i = thread; i < c.experts * kMostRows; i += kThreads) {
-    const int row = i % kMostRows;
-    int line = -1;
-    for (int j = 0; row < a.rows && j < a.active; ++j) {
-      if (c.chosen[row * a.active + j] == c.expert[i / kMostRows]) line = row * a.active + j;
-    }
-    c.line[i / kMostRows][row] = line;
-    c.weight[i / kMostRows][row] = line < 0 ? 0.0F : c.weights[line];
-  }
-  fence_copies();  // copies will write where the scratch is
-  __syncthreads();
-}
 
 /// The parts of a CTA's shared memory, and its barriers.
 struct Shared {
@@ -134,6 +68,13 @@ __device__ __forceinline__ void begin(const FewArguments& a, const Ring& ring, S
   clear_behind(x, x_rows, a.x_stride, a.m.in);
 }
 
+/// All threads; the choice takes the ring's memory before it is one.
+__device__ __forceinline__ void choose_in(const FewArguments& a, const Ring& ring, Choice& choice) {
+  choose<kThreads, 0>(a, reinterpret_cast<unsigned*>(ring.memory), choice);
+  fence_copies();
+  __syncthreads();
+}
+
 /// One thread.
 __device__ __forceinline__ void copy_rows(const FewArguments& a, std::uint8_t* x, int rows,
                                           std::uint64_t* full) {
@@ -143,24 +84,6 @@ __device__ __forceinline__ void copy_rows(const FewArguments& a, std::uint8_t* x
   for (int row = 0; row < rows; ++row) {
     hopper::copy_bytes(x + row * a.x_stride, a.x + std::int64_t{row} * a.m.in, bytes, full, keep);
   }
-}
-
-/// Of a tile eight features are gate's, then come eight of up.
-__device__ __forceinline__ void finish_up(const FewArguments& a, const float* partial,
-                                          const Choice& choice, int which, int tile, int lane,
-                                          int element) {
-  const int line = choice.line[which][lane % 4 * 2 + element];
-  if (line < 0) return;
-  const int feature = 8 * tile + lane / 4;
-  float gate = Partial<1, kFewWarps>::total(partial, lane, 0, element);
-  float up = Partial<1, kFewWarps>::total(partial, lane, 0, element + 2);
-  if (a.rule.up_bias != nullptr) {
-    const float* bias = a.rule.up_bias + std::int64_t{choice.expert[which]} * a.m.out;
-    gate += bias[feature];
-    up += bias[a.m.out / 2 + feature];
-  }
-  a.y[std::int64_t{line} * (a.m.out / 2) + feature] =
-      __float2bfloat16(gate_of(a.rule.act, gate, up));
 }
 
 #endif  // BATON_HOPPER
@@ -181,7 +104,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   grid_wait();
   grid_release();
   if (threadIdx.x == kMultiplyingFew) copy_rows(a, x, a.rows, &shared.x_full);
-  choose(a, reinterpret_cast<unsigned*>(ring.memory), shared.choice);
+  choose_in(a, ring, shared.choice);
   const Choice& choice = shared.choice;
   const int works = choice.experts * a.m.tiles;
   const int first = static_cast<int>(std::int64_t{works} * blockIdx.x / gridDim.x);
@@ -222,7 +145,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     hopper::sync_threads(1, kMultiplyingFew);
     // Two warps end a tile, others each time.
     const int element = (warp + kFewWarps - turn * 2 % kFewWarps) % kFewWarps;
-    if (element < 2) finish_up(a, partial, choice, which, tile, lane, element);
+    if (element < 2) {
+      store_gate(a.rule.act, a.m, bias_of(a.rule.up_bias, a.m, choice.expert[which]), partial,
+                 choice.line[which][lane % 4 * 2 + element], tile, lane, element, a.y);
+    }
     __syncwarp();
   }
 #endif
@@ -240,7 +166,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                   a.m.stage_units * unit_bytes<kFormat>()};
   std::uint8_t* const x = ring.memory + a.x_at;
   begin(a, ring, shared, x, a.rows * a.active);
-  choose(a, reinterpret_cast<unsigned*>(ring.memory), shared.choice);
+  choose_in(a, ring, shared.choice);
   const Choice& choice = shared.choice;
   Place place;
   if (warp == kFewWarps) {
@@ -396,8 +322,9 @@ void run(const ExpertCall& call, Bf16* gated, Stream stream) {
 }  // namespace
 
 bool few_experts_fit(const ExpertCall& call) {
-  if (call.deterministic || call.rows > kMostRows || call.rows * call.shape.active > kMostLines ||
-      call.rule.groups > 1 || call.gate_up.format != call.down.format || !is_hopper()) {
+  if (call.deterministic || call.rows > kMostFewRows ||
+      call.rows * call.shape.active > kMostLines || call.rule.groups > 1 ||
+      call.gate_up.format != call.down.format || !is_hopper()) {
     return false;
   }
   return with_format(call.gate_up.format,

@@ -1,8 +1,8 @@
 // What the kernels of experts on Hopper have in common (experts_few.cu, experts_stream.cu): the
 // weights of a few tiles of experts come through a ring in shared memory, filled by a warp of its
-// own, and go through 8 or 16 warps that share the inputs. Registers hold nothing that is on its way, so
-// the bytes in flight do not depend on what the compiler makes of the loops, and the ring runs on
-// over the ends of tiles and experts.
+// own, and go through 8 or 16 warps that share the inputs. Registers hold nothing that is on its
+// way, so the bytes in flight do not depend on what the compiler makes of the loops, and the ring
+// runs on over the ends of tiles and experts.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -69,7 +69,7 @@ Matrix matrix_of(const ExpertWeight& w, int out, int in, int stage_target = kSta
 }
 
 template <ExpertFormat kFormat>
-int stage_bytes(const Matrix& m) {
+constexpr int stage_bytes(const Matrix& m) {
   return m.stage_units * unit_bytes<kFormat>();
 }
 
@@ -107,7 +107,7 @@ struct Ring {
   std::uint64_t* full;
   std::uint64_t* empty;
   int stages;
-  int bytes;  // of a stage
+  int bytes;  // from a stage to the next
 
   __device__ __forceinline__ void init(int warps = kWarps) const {
     for (int s = 0; s < stages; ++s) {
@@ -127,7 +127,7 @@ __device__ __forceinline__ void copy_stage(const CUtensorMap* map, const Matrix&
   hopper::barrier_wait(&ring.empty[place.stage], place.parity ^ 1);
   const int first = split * m.stage_units;
   if constexpr (kFormat == ExpertFormat::bf16) {
-    hopper::barrier_expect(full, ring.bytes);  // units behind the last count, too
+    hopper::barrier_expect(full, stage_bytes<kFormat>(m));  // units behind the last count, too
     hopper::copy_box_3d(to, map, expert * m.out + kExpertTile * tile, first, full, policy);
   } else {
     const int bytes = min(m.stage_units, m.units - first) * unit_bytes<kFormat>();
