@@ -138,6 +138,16 @@ BY_PARTS |= {
 }
 FAMILIES |= BY_PARTS
 NO_JOINS = ("llama_biases", "cohere2", "starcoder2")  # of those, the ones without experts that have no layer kernel
+# Experts of sizes, and without the groups, that have a layer kernel.
+EXPERTS_64 = {"moe_intermediate_size": 128}
+UNGROUPED = EXPERTS_64 | {"n_group": 1, "topk_group": 1}
+FAMILIES["qwen3_moe_64"] = ("Qwen3MoeConfig", FAMILIES["qwen3_moe"][1] | EXPERTS_64)
+FAMILIES["qwen2_moe_64"] = ("Qwen2MoeConfig", BY_PARTS["qwen2_moe"][1] | EXPERTS_64 | {
+    "shared_expert_intermediate_size": 192, "decoder_sparse_step": 1})
+FAMILIES["gpt_oss_64"] = ("GptOssConfig", BY_PARTS["gpt_oss"][1] | {"intermediate_size": 128})
+FAMILIES["glm4_moe_64"] = ("Glm4MoeConfig", BY_PARTS["glm4_moe"][1] | UNGROUPED)
+FAMILIES["deepseek_v2_64"] = ("DeepseekV2Config", BY_PARTS["deepseek_v2"][1] | UNGROUPED | {"topk_method": "greedy"})
+FAMILIES["deepseek_v3_one"] = ("DeepseekV3Config", BY_PARTS["deepseek_v3"][1] | UNGROUPED)
 FAMILIES["qwen3_moe_fp8"] = ("Qwen3MoeConfig", FAMILIES["qwen3_moe"][1] | {"moe_intermediate_size": 128})
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": False, "sym": True}
 # name -> (family, quantization_config)
@@ -176,7 +186,7 @@ QUANTIZED = {
     "q4_0": ("qwen3", ["q4_0"]),
     "q4_k": ("llama", ["q4_k", "q8_0"]),
 }
-# Experts: no layer kernel, and no deterministic steps over ranks.
+# Experts: layer kernels of few rows, and no deterministic steps over ranks.
 SPARSE = ("deepseek_v2", "deepseek_v3", "mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss")
 SINGLE = ("packed8", "gptq8", "q8_0", "q4_k")  # the layer kernel does not multiply eight bits
 EDITS = {"repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -64,6 +65,9 @@ const Case kCases[] = {
     {"FP8", {32, 4, 512, 256, true}, ExpertFormat::fp8, 0, 0},
     {"many", {300, 8, 256, 64, true}, ExpertFormat::fp8, 256, 4400},
     {"MXFP4", {8, 2, 128, 96, true}, ExpertFormat::mxfp4, 0, 5304},
+    // Several tiles of down a CTA; parts of 56 features, and several of those.
+    {"gpt-oss's sizes", {8, 4, 2880, 2880, true}, ExpertFormat::mxfp4, 4096, 7168},
+    {"wide", {8, 2, 2304, 64, true}, ExpertFormat::bf16, 64, 17000},
 };
 
 Experts make(ExpertFormat format, int count, int out, int in, bool gates, unsigned seed) {
@@ -364,6 +368,44 @@ TEST_F(ExpertsLayer, IsThatOfTheHost) {
       }
       for (int i = 0; i < 5; ++i) EXPECT_EQ(on.run(rows), found) << "not the same bits";
     }
+  }
+}
+
+/// Layers whose kernels begin before the last one has ended, from a graph, give the bits of layers
+/// that are waited for.
+TEST_F(ExpertsLayer, LayersFollowEachOther) {
+  cudaDeviceProp device{};
+  cudaGetDeviceProperties(&device, 0);
+  if (device.major != 9) GTEST_SKIP() << "no Hopper";
+  constexpr int kLayers = 5;
+  const std::size_t bytes = expert_layer_state_bytes();
+  for (const int which : {3, 5, 6, 8}) {
+    SCOPED_TRACE(kCases[which].name);
+    const Layer layer(kCases[which], 2);
+    OnDevice on(layer);
+    const Device<std::byte> states(std::vector<std::byte>(kLayers * bytes));
+    const auto run = [&](int i) {
+      expert_layer(on.call(2), states.get() + at(i) * bytes,
+                   states.get() + at((i + 1) % kLayers) * bytes, stream_);
+    };
+    on.x.write(layer.x);
+    for (int i = 0; i < 3 * kLayers; ++i) {
+      run(i % kLayers);
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    }
+    const std::vector<Bf16> want = on.x.read();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    for (int i = 0; i < kLayers; ++i) run(i);
+    ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+    ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    on.x.write(layer.x);
+    for (int i = 0; i < 3; ++i) ASSERT_EQ(cudaGraphLaunch(exec, stream_), cudaSuccess);
+    const std::vector<Bf16> found = on.x.read();
+    EXPECT_EQ(std::memcmp(found.data(), want.data(), want.size() * sizeof(Bf16)), 0);
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "workers/cuda/current_device.h"
 #include "workers/cuda/linear/linear.h"
 #include "workers/execute/kept_choices.h"
 #include "workers/model/fingerprint.h"
@@ -27,6 +28,8 @@ std::string key_of(const GpuDecoder& decoder, const KernelsRequest& request) {
                     " wanted; blocks of " + text(request.tokens_per_block) + "; deterministic " +
                     text(static_cast<int>(o.deterministic)) + "; chain " +
                     text(static_cast<int>(o.chain));
+  // Beside other processes no layer is one kernel.
+  if (cuda::under_mps()) key += "; MPS";
   std::replace(key.begin(), key.end(), '\n', ' ');
   return key;
 }

@@ -172,6 +172,8 @@ class GpuDecoder {
   void tune_chain(cuda::Stream stream);
   /// Finds which layers have a kernel; the most rows of a step that may run them; 0: none may.
   int most_chain_rows();
+  /// The first layers, so many are timed.
+  int timed_layers() const;
   bool chained(const GpuBatch& batch) const;
   /// What a layer's kernel keeps.
   static std::size_t layer_state_bytes();

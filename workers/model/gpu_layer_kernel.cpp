@@ -133,7 +133,8 @@ cuda::ExpertLayerCall GpuDecoder::expert_layer_behind(int index, int rows) const
   call.shared = gated_;
   if (index + 1 == config_.layers) return call;
   const GpuLayer& next = weights_.layers[static_cast<std::size_t>(index) + 1];
-  if (next.qkv.is_quantized() || config_.layer(index + 1).norm == NormPlace::after) return call;
+  const LayerSpec& behind = config_.layer(index + 1);
+  if (next.qkv.is_quantized() || behind.norm == NormPlace::after || behind.parallel) return call;
   call.next_norm = {next.input_norm, next.general.before_attention.weight, eps};
   call.next_w = next.qkv;
   call.next = qkv_;
@@ -147,7 +148,9 @@ int GpuDecoder::layer_kernel_rows(int index) const {
     if (w.o.is_quantized() && w.general.o_bias != nullptr) return 0;
     return cuda::expert_layer_rows(expert_layer_behind(index, 1));
   }
-  if (!fused_ && !chains_parts()) return 0;
+  // The few dense layers of a model with experts have none, so that all kernels are of one kind,
+  // with states of one kind.
+  if (weights_.layers.back().sparse() || (!fused_ && !chains_parts())) return 0;
   const auto gemms = gemms_behind(index);
   return cuda::chain_rows(gemms.data(), static_cast<int>(gemms.size()));
 }
@@ -159,14 +162,29 @@ int GpuDecoder::most_chain_rows() {
     return 0;
   }
   int most_rows = options_.max_rows;
-  bool any = false;
+  int kernels = 0;
   for (int i = 0; i < config_.layers; ++i) {
     const int rows = layer_kernel_rows(i);
     if (rows == 0) continue;
-    layer_kernels_[static_cast<std::size_t>(i)] = any = true;
+    layer_kernels_[static_cast<std::size_t>(i)] = true;
     most_rows = std::min(most_rows, rows);
+    ++kernels;
   }
-  return any ? most_rows : 0;
+  // A kernel clears the state of the next one, which must not be its own.
+  if (kernels > 1) return most_rows;
+  layer_kernels_.assign(static_cast<std::size_t>(config_.layers), false);
+  return 0;
+}
+
+int GpuDecoder::timed_layers() const {
+  // Several, so that no weights come from the L2 cache. Of layers by parts all: a graph's beginning
+  // costs a chain more than several kernels (of eight layers of Gemma 3 12B, on one H200, 14 us a
+  // layer against 3).
+  if (!fused_) return config_.layers;
+  int kernels = 0;
+  int layers = 0;
+  while (layers < config_.layers && kernels < 8) kernels += has_layer_kernel(layers++) ? 1 : 0;
+  return layers;
 }
 
 std::size_t GpuDecoder::layer_state_bytes() {
@@ -219,10 +237,8 @@ void GpuDecoder::run_unchained(int index, int rows, cuda::Stream stream) {
 void GpuDecoder::tune_chain(cuda::Stream stream) {
   chain_choices_.clear();
   const int most_rows = most_chain_rows();
-  // Several layers, so that no weights come from the L2 cache. Of layers by parts all: a graph's
-  // beginning costs a chain more than several kernels (of eight layers of Gemma 3 12B, on one H200,
-  // 14 us a layer against 3).
-  const int layers = fused_ ? std::min(config_.layers, 8) : config_.layers;
+  if (most_rows == 0) return;
+  const int layers = timed_layers();
   // Rows that differ choose different experts.
   const auto rows_differ = [&](int rows) {
     const auto fill = [&](Bf16* to, int columns, std::uint64_t seed) {
@@ -243,8 +259,10 @@ void GpuDecoder::tune_chain(cuda::Stream stream) {
   for (const int rows : {64, 32, 16, 8, 4, 2, 1}) {
     if (!fused_ && rows <= most_rows) chained_us(rows);
   }
-  for (const int rows : {1, 2, 4, 8, 16, 32, 64, 96, 128}) {
-    if (rows > most_rows) break;
+  for (int rows : {1, 2, 4, 8, 16, 32, 64, 96, 128}) {
+    const int before = chain_choices_.empty() ? 0 : chain_choices_.back().rows;
+    rows = std::min(rows, most_rows);
+    if (rows == before) break;
     cuda::ChainChoice choice;
     choice.rows = rows;
     choice.chained_us = chained_us(rows);

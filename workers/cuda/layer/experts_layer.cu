@@ -480,7 +480,8 @@ LayerArguments arguments_of(const ExpertLayerCall& call, int rows) {
     a.stage_bytes = std::max(a.stage_bytes, m->features * kRowBytes * m->stage_units);
   }
   a.stage_bytes = (a.stage_bytes + 1023) / 1024 * 1024;
-  int x_bytes = rows * x_stride(s.hidden);
+  // A part of an odd number of eights is read eight features, 1 KiB, beyond its end.
+  int x_bytes = std::max(rows * x_stride(s.hidden), 1024);
   x_bytes = std::max(x_bytes, rows * x_stride(a.o.in));
   x_bytes =
       std::max(x_bytes, rows * s.active * x_stride(a.down.in) + rows * x_stride(a.shared_down.in));
