@@ -84,8 +84,8 @@ function(baton_program name)
   endif()
 endfunction()
 
-# What runs at a start, for operators or once a request: less of it is optimised, which takes a quarter of such files' time
-# off a first build.
+# What runs at a start, for operators or once a request, and loops that only call what is compiled elsewhere: less of it is
+# optimised, for which such files take a quarter less of a first build.
 function(baton_runs_seldom)
   foreach(name IN LISTS ARGN)
     target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)

@@ -66,13 +66,13 @@ void GpuDecoder::tune(cuda::Stream stream) {
   tune(down, added);
   tune(router, LinearOutput::f32);
   tune({weights_.lm_head}, LinearOutput::f32);
-  tune_chain(stream);
+  tune_layer_kernels(stream);
 }
 
 cuda::KernelChoices GpuDecoder::choices() const { return {linears_.choices(), chain_choices_}; }
 
 bool GpuDecoder::take(const cuda::KernelChoices& kept) {
-  const int most_rows = most_chain_rows();
+  const int most_rows = find_layer_kernels();
   for (const cuda::ChainChoice& choice : kept.chains) {
     if (choice.rows > most_rows) return false;
   }
@@ -125,7 +125,7 @@ void GpuDecoder::run(const GpuBatch& batch, cuda::Stream stream, const LogitsUse
   cuda::embed(weights_.embedding, config_.vocab, batch.tokens, sampled_, batch.rows, config_.hidden,
               x_, stream);
   show("embed", -1, "", x_, batch.rows, config_.hidden);
-  const bool chain = chained(batch);
+  const bool chain = as_one_kernel(batch);
   bool projected = false;
   for (int i = 0; i < config_.layers; ++i) {
     if (!projected) project(i, batch.rows, stream);
@@ -135,7 +135,7 @@ void GpuDecoder::run(const GpuBatch& batch, cuda::Stream stream, const LogitsUse
       behind_attention(i, batch, stream);
       continue;
     }
-    run_chain(i, config_.layers, batch.rows, stream);
+    run_layer_kernel(i, config_.layers, batch.rows, stream);
     show("layer", i, "", x_, batch.rows, config_.hidden);
   }
   if (batch.wanted == 0) return meet(stream);

@@ -158,8 +158,9 @@ class GpuDecoder {
   /// Whether a chain computes all layers that are not fused.
   bool chains_parts() const;
   /// What a layer's chain computes, by several kernels.
-  void run_unchained(int index, int rows, cuda::Stream stream);
-  /// The same of a layer of experts, in bf16 but for these; quantised matrices are left out.
+  void run_several_kernels(int index, int rows, cuda::Stream stream);
+  /// The call of a layer of experts' kernel; quantised W_o and W_qkv are left out of it, and have
+  /// kernels of their own.
   cuda::ExpertLayerCall expert_layer_behind(int index, int rows) const;
   /// Whether the layer kernel of experts knows all that the layer has.
   bool has_expert_layer(const LayerSpec& spec) const;
@@ -168,13 +169,13 @@ class GpuDecoder {
   bool has_layer_kernel(int index) const { return layer_kernels_[static_cast<std::size_t>(index)]; }
   /// Of layer `index`, which has one; the next that is run is the next that has one, of the first
   /// `layers`.
-  void run_chain(int index, int layers, int rows, cuda::Stream stream);
-  void tune_chain(cuda::Stream stream);
+  void run_layer_kernel(int index, int layers, int rows, cuda::Stream stream);
+  void tune_layer_kernels(cuda::Stream stream);
   /// Finds which layers have a kernel; the most rows of a step that may run them; 0: none may.
-  int most_chain_rows();
+  int find_layer_kernels();
   /// The first layers, so many are timed.
   int timed_layers() const;
-  bool chained(const GpuBatch& batch) const;
+  bool as_one_kernel(const GpuBatch& batch) const;
   /// What a layer's kernel keeps.
   static std::size_t layer_state_bytes();
   /// q, k, v of the layer behind, by kernels of its own.

@@ -44,14 +44,14 @@ void GpuDecoder::run_general(const GpuBatch& batch, cuda::Stream stream, const L
   }
   show("embed", -1, "", x_, batch.rows, config_.hidden);
   bool is_normed = false;
-  const bool chain = chained(batch);
+  const bool chain = as_one_kernel(batch);
   bool projected = false;
   for (int i = 0; i < config_.layers; ++i) {
     if (!projected) general_project(i, batch.rows, is_normed, stream);
     general_attend(i, batch, stream);
     projected = chain && has_layer_kernel(i);
     if (projected) {
-      run_chain(i, config_.layers, batch.rows, stream);
+      run_layer_kernel(i, config_.layers, batch.rows, stream);
       show("layer", i, "", x_, batch.rows, config_.hidden);
       continue;
     }
@@ -350,7 +350,7 @@ void GpuDecoder::tune_general(void* scratch, std::size_t scratch_bytes, cuda::St
   tune(shared_up, middle(e.shared));
   tune(shared_down, joins(!e.shared_gate && !e.shared.bias));
   tune({weights_.lm_head}, LinearOutput::f32);
-  tune_chain(stream);
+  tune_layer_kernels(stream);
 }
 
 }  // namespace baton

@@ -155,7 +155,7 @@ int GpuDecoder::layer_kernel_rows(int index) const {
   return cuda::chain_rows(gemms.data(), static_cast<int>(gemms.size()));
 }
 
-int GpuDecoder::most_chain_rows() {
+int GpuDecoder::find_layer_kernels() {
   layer_kernels_.assign(static_cast<std::size_t>(config_.layers), false);
   if (options_.deterministic || options_.chain == Options::Chain::never ||
       options_.exchange != nullptr || config_.layers < 2) {
@@ -191,7 +191,7 @@ std::size_t GpuDecoder::layer_state_bytes() {
   return std::max(cuda::chain_state_bytes(), cuda::expert_layer_state_bytes());
 }
 
-void GpuDecoder::run_chain(int index, int layers, int rows, cuda::Stream stream) {
+void GpuDecoder::run_layer_kernel(int index, int layers, int rows, cuda::Stream stream) {
   int next = index;
   do next = (next + 1) % layers;
   while (!has_layer_kernel(next));
@@ -220,7 +220,7 @@ void GpuDecoder::project_next(int index, int rows, bool is_normed, cuda::Stream 
   general_project(index, rows, is_normed, stream);
 }
 
-void GpuDecoder::run_unchained(int index, int rows, cuda::Stream stream) {
+void GpuDecoder::run_several_kernels(int index, int rows, cuda::Stream stream) {
   const bool last = index + 1 == config_.layers;
   if (!fused_) {
     const bool is_normed = general_behind(index, attended_, normed_, x_, rows, stream);
@@ -234,9 +234,9 @@ void GpuDecoder::run_unchained(int index, int rows, cuda::Stream stream) {
 }
 
 /// Times whole layers: kernels that are quick one by one need not be so in a row.
-void GpuDecoder::tune_chain(cuda::Stream stream) {
+void GpuDecoder::tune_layer_kernels(cuda::Stream stream) {
   chain_choices_.clear();
-  const int most_rows = most_chain_rows();
+  const int most_rows = find_layer_kernels();
   if (most_rows == 0) return;
   const int layers = timed_layers();
   // Rows that differ choose different experts.
@@ -251,8 +251,8 @@ void GpuDecoder::tune_chain(cuda::Stream stream) {
   const auto chained_us = [&](int rows) {
     rows_differ(rows);
     return cuda::graph_us(stream, layers, [&](int i) {
-      if (has_layer_kernel(i)) return run_chain(i, layers, rows, stream);
-      run_unchained(i, rows, stream);
+      if (has_layer_kernel(i)) return run_layer_kernel(i, layers, rows, stream);
+      run_several_kernels(i, rows, stream);
     });
   };
   // The first ones are slower than all that follow.
@@ -268,7 +268,7 @@ void GpuDecoder::tune_chain(cuda::Stream stream) {
     choice.chained_us = chained_us(rows);
     rows_differ(rows);
     choice.single_us =
-        cuda::graph_us(stream, layers, [&](int i) { run_unchained(i, rows, stream); });
+        cuda::graph_us(stream, layers, [&](int i) { run_several_kernels(i, rows, stream); });
     // Behind attention, which is not timed here, the first of several kernels starts earlier: of
     // eight fused layers a quarter of what is gained and one microsecond more are lost again
     // (measured on one H200 with the 8B); the same of layers of experts. Of dense layers by parts
@@ -281,7 +281,7 @@ void GpuDecoder::tune_chain(cuda::Stream stream) {
   }
 }
 
-bool GpuDecoder::chained(const GpuBatch& batch) const {
+bool GpuDecoder::as_one_kernel(const GpuBatch& batch) const {
   if (batch.chunks != nullptr || batch.wanted_rows != nullptr) return false;
   for (const cuda::ChainChoice& c : chain_choices_) {
     if (batch.rows <= c.rows) return c.chained;

@@ -171,7 +171,7 @@ void GpuDecoder::carve_workspace() {
   const ModelConfig& c = config_;
   const auto rows = static_cast<std::size_t>(options_.max_rows);
   const auto wanted = static_cast<std::size_t>(options_.max_wanted);
-  const int chain_rows = most_chain_rows();
+  const int chain_rows = find_layer_kernels();
   const auto walk = [&](std::byte* base) {
     std::size_t used = 0;
     const auto take = [&]<typename T>(T*& to, std::size_t bytes) {

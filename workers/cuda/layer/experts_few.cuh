@@ -17,7 +17,7 @@ constexpr int kFewWarps = 8;  // that multiply; sixteen take as long
 constexpr int kMultiplyingFew = kFewWarps * kLanes;
 constexpr int kMostFewRows = kColumns;
 constexpr int kMostLines = 64;     // rows * active
-constexpr int kMostExperts = 512;  // whose choice has its room in shared memory
+constexpr int kMostExperts = 512;  // of which a warp holds all scores in registers
 
 /// What a choice is made of.
 struct FewRows {
@@ -29,17 +29,17 @@ struct FewRows {
 
 /// Which experts the rows take, in shared memory.
 struct Choice {
-  int experts;  // ascending
-  int expert[kMostLines];
+  int experts;
+  int expert[kMostLines];                  // ascending
   int line[kMostLines][kMostFewRows];      // row * active + j; negative: the row takes another
   float weight[kMostLines][kMostFewRows];  // then 0
-  int chosen[kMostLines];
+  int chosen[kMostLines];                  // by line, as the rows have chosen
   float weights[kMostLines];
 };
 
 #ifdef BATON_HOPPER
 
-/// By the first kThreads threads, which meet at barrier kBarrier, before it is read once more; a
+/// By the first kThreads threads, which meet at barrier kBarrier; once more before they read `c`. A
 /// row is a warp's. `takers`, [count], is in shared memory.
 template <int kThreads, int kBarrier>
 __device__ __forceinline__ void choose(const FewRows& a, unsigned* takers, Choice& c) {

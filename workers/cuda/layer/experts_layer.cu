@@ -1,10 +1,11 @@
-// See experts_layer.h. One CTA a multiprocessor; a product begins when all CTAs have stored what
-// the one before it has (counters in L2, as in linear_chain.cu). Weights come through one ring in
-// shared memory, filled by a warp that runs ahead: W_o is on its way while attention still runs,
-// W_down while gates are waited for, W_next while W_down is multiplied. Only which experts' gates
-// are needed is not known before the router has spoken.
+// See experts_layer.h. One CTA a multiprocessor; a product begins when all CTAs have stored what it
+// reads (counters in L2, as in linear_chain.cu). Weights, but for the router's, come through one
+// ring in shared memory, filled by a warp that runs ahead: W_o is on its way while attention still
+// runs, W_down while gates are waited for, W_next while W_down is multiplied. Only which experts'
+// gates are needed is not known before the router has spoken.
 //   - The router: every CTA norms all rows for itself, into shared memory, where the gates' product
-//     finds them; then the CTAs share its outputs, whose weights they have held in registers.
+//     finds them; then the CTAs share its outputs. A CTA asks for its first one's weights before it
+//     waits for W_o.
 //   - Until the router has spoken the memory has little to do: W_next comes into the L2 cache. What
 //     every token takes needs no choice: its gates are computed meanwhile.
 //   - The choice, gate and up, down: as in experts_few.cu. In down, what every token takes is one
@@ -29,15 +30,19 @@ constexpr int kThreads = kMultiplyingFew + kLanes;
 constexpr int kPartialFloats = kFewWarps * kMostDenseTiles * 4 * kLanes;
 constexpr int kMostHidden = 8 * kMultiplyingFew * kHeldVectors;
 
+constexpr std::size_t kStateBytes = 256;
+
 /// Counters of CTAs that have done their part, on the device.
 struct LayerState {
   int attended, routed, gated, joined;
 };
 
 struct LayerArguments : FewRows {
-  CUtensorMap up_map, down_map, shared_up_map, shared_down_map;  // of the experts in bf16 alone
-  Dense o, next;                                                 // out 0: there is none
-  Matrix up, down, shared_up, shared_down;                       // likewise
+  CUtensorMap up_map, down_map;  // of experts in bf16 alone
+  CUtensorMap shared_up_map, shared_down_map;
+  Dense o, next;  // out 0: there is none
+  Matrix up, down;
+  Matrix shared_up, shared_down;  // tiles 0: there are none
   int hidden, stages, stage_bytes;
   int x_at;  // in shared memory, behind the ring
   const __nv_bfloat16* attended;
@@ -62,6 +67,9 @@ struct Shared {
   std::uint64_t empty[kMostStages];
   std::uint64_t chosen;
 };
+static_assert(kMostExperts <= kPartialFloats, "the choice takes the room of the sums");
+static_assert(kFewWarps >= kMostFewRows, "a row's choice is a warp's");
+static_assert(sizeof(LayerState) <= kStateBytes);
 constexpr int kMostBytes = (227 << 10) - static_cast<int>(sizeof(Shared) + 15) / 16 * 16;
 
 #ifdef BATON_HOPPER
@@ -150,7 +158,7 @@ struct Layer {
   int lane = static_cast<int>(threadIdx.x) % kLanes;
   RowThreads mine{a.rows};
   HeldGains gains = {};
-  int turn = 0;  // of tiles that ended
+  int turn = 0;  // tiles that this CTA has ended: which buffer the next one takes, and which warps
 
   /// A lane's row of those at `from`, `stride` bytes apart; none: noughts.
   __device__ __forceinline__ Inputs<1> inputs(const std::uint8_t* from, int stride, int row) {
@@ -301,7 +309,8 @@ struct Layer {
   /// Adds an expert's tile of down, times its weights.
   template <ExpertFormat kOf>
   __device__ __forceinline__ void multiply_down(const Matrix& m, const Inputs<1>& rows,
-                                                const float* weight, float (&all)[4]) {
+                                                const float* weight,  // [2], of the lane's rows
+                                                float (&all)[4]) {
     Sums<1> sums;
     sums.clear();
     multiply_tile<kOf, 1, kFewWarps>(m, ring, place, warp, lane, rows, sums);
@@ -316,7 +325,7 @@ struct Layer {
     const int lines = a.rows * a.active;
     std::uint8_t* const taken_by_all = x + lines * stride;
     const int stride_of_all = x_stride(a.shared_down.in);
-    wait_for_all(&a.state->gated);
+    wait_for_all(&a.state->gated);  // of what every token takes, too
     load_rows(a.gated, lines, a.down.in, x, stride);
     if (a.shared_down.tiles > 0) {
       load_rows(a.shared, a.rows, a.shared_down.in, taken_by_all, stride_of_all);
@@ -480,7 +489,8 @@ LayerArguments arguments_of(const ExpertLayerCall& call, int rows) {
     a.stage_bytes = std::max(a.stage_bytes, m->features * kRowBytes * m->stage_units);
   }
   a.stage_bytes = (a.stage_bytes + 1023) / 1024 * 1024;
-  // A part of an odd number of eights is read eight features, 1 KiB, beyond its end.
+  // multiply_unit() reads 16 features at a time: of 8, 24, 40 or 56 the last 1 KiB lies behind the
+  // part, and must be there.
   int x_bytes = std::max(rows * x_stride(s.hidden), 1024);
   x_bytes = std::max(x_bytes, rows * x_stride(a.o.in));
   x_bytes =
@@ -505,7 +515,11 @@ bool is_plain(const LinearWeight& w) { return !w.is_quantized() && w.in % kExper
 
 template <ExpertFormat kFormat>
 void run(const ExpertLayerCall& call, LayerState* state, LayerState* next_state, Stream stream) {
-  LayerArguments a = arguments_of<kFormat>(call, call.experts.rows);
+  const int rows = call.experts.rows;
+  if (rows < 1 || rows > kMostFewRows || rows * call.experts.shape.active > kMostLines) {
+    throw CudaError("expert_layer: too many rows");
+  }
+  LayerArguments a = arguments_of<kFormat>(call, rows);
   if (a.stages < 2) throw CudaError("expert_layer: too many rows");
   if constexpr (kFormat == ExpertFormat::bf16) {
     a.up_map = map_of(call.experts.gate_up, a.up, a.count);
@@ -558,7 +572,7 @@ int expert_layer_rows(const ExpertLayerCall& call) {
                      [&]<ExpertFormat kFormat> { return rows_of<kFormat>(call); });
 }
 
-std::size_t expert_layer_state_bytes() { return 256; }
+std::size_t expert_layer_state_bytes() { return kStateBytes; }
 
 void expert_layer(const ExpertLayerCall& call, void* state, void* next_state, Stream stream) {
   with_format(call.experts.gate_up.format, [&]<ExpertFormat kFormat> {

@@ -1,13 +1,13 @@
 // What the layer kernel of experts (experts_layer.cu) needs beside the experts' own ring
-// (experts_ring.cuh): dense matrices through the same ring, and norms in shared memory. Everything
-// here is done by the kFewWarps warps that multiply, which meet at barrier kMeeting.
+// (experts_ring.cuh): dense matrices through the same ring, and norms in shared memory. But
+// for copy_dense() all of it is done by the kFewWarps warps that multiply, which meet at barrier
+// kMeeting.
 #pragma once
 
 #include <cuda_bf16.h>
 
 #include <cstdint>
 
-#include "workers/cuda/bf16_pair.cuh"
 #include "workers/cuda/eight.cuh"
 #include "workers/cuda/layer/experts_few.cuh"
 #include "workers/cuda/layer/experts_layer.h"
@@ -19,7 +19,7 @@ using namespace expert_ring;
 
 constexpr int kMeeting = 1;
 constexpr int kMostDenseTiles = 4;  // of 16 features, that a CTA computes at once
-constexpr int kHeldVectors = 4;     // of weights that a thread asks for before it needs them
+constexpr int kHeldVectors = 4;     // of eight weights, that a thread asks for before it needs them
 
 /// A matrix in bf16, [out, in], cut by outputs: a CTA takes `features` of them at a time.
 struct Dense {
@@ -212,7 +212,8 @@ struct RowThreads {
     row = static_cast<int>(threadIdx.x) / each;
     at = static_cast<int>(threadIdx.x) % each;
   }
-  /// Sums of a row's threads, in all of them; `sums` has room for one a warp.
+  /// Sums of a row's threads, in all of them; `sums` has room for one a warp, and all threads meet
+  /// once more before the next sum.
   __device__ __forceinline__ float sum(float x, float* sums) const {
     const int warp = static_cast<int>(threadIdx.x) / kLanes;
     x = warp_sum(x);

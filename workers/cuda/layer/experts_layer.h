@@ -10,30 +10,32 @@
 
 namespace baton::cuda {
 
-/// An RMS norm whose weights, [columns], are in bf16 or in fp32: one of both is there.
+/// An RMS norm whose weights, [columns], are in bf16 or in fp32: exactly one of both is set.
 struct LayerNorm {
   const Bf16* gain = nullptr;
   const float* weight = nullptr;
   float eps = 0;
 };
 
-/// Matrices are in bf16 but for the experts'. x is the residual stream, [rows, hidden].
+/// Matrices are in bf16 but for the experts'. x is the residual stream, [rows, hidden]. hidden is a
+/// multiple of 64, at most 8192; an expert's intermediate one of 64 in bf16, else of 32; inputs of
+/// W_o and W_next multiples of 64; at most 512 experts, of one group; rows * active at most 64.
 struct ExpertLayerCall {
-  /// rows, shape, gate_up, down, x, rule and workspace; `logits` is written here. `normed`, `path`
-  /// and `deterministic` mean nothing.
+  /// Of these: rows, shape, gate_up, down, x, rule, workspace. `normed`, `logits`, `path` and
+  /// `deterministic` mean nothing: the bits depend on the number of rows.
   ExpertCall experts;
-  float* logits = nullptr;  // [rows, count]
+  float* logits = nullptr;  // written: [rows, count], without rule.router_bias
 
   /// x += W_o attended + bias, [hidden]. Without data: x has it already.
   LinearWeight o = {};
   const Bf16* attended = nullptr;  // [rows, o.in]
   const float* o_bias = nullptr;   // may be missing
 
-  LayerNorm norm = {};  // n = norm(x)
-  LinearWeight router = {};
+  LayerNorm norm = {};       // n = norm(x)
+  LinearWeight router = {};  // [count, hidden]
 
   /// What every token takes beside its experts: x += s W_down act(W_gate n) (W_up n), s = sigmoid(
-  /// shared_gate . n), or 1 without one. Without data: nothing. The gate is the experts'.
+  /// shared_gate . n), or 1 without one. Without data: nothing. act is rule.act.
   LinearWeight shared_gate_up = {};  // 8 rows of gate, 8 of up, ...
   LinearWeight shared_down = {};
   const float* shared_gate = nullptr;  // [hidden]
@@ -47,15 +49,17 @@ struct ExpertLayerCall {
 
 /// The most rows that expert_layer() takes; 0: it does not serve this layer, or this device (it
 /// must be of compute capability 9.0, with no other process beside us through MPS: the kernel's
-/// CTAs wait for each other). Of `call` sizes, weights and the rule count. Throws CudaError.
+/// CTAs wait for each other). Of `call` all counts but rows and where results go. Throws CudaError.
 int expert_layer_rows(const ExpertLayerCall& call);
 
-/// Of what the kernel keeps on the device: 256-byte aligned, zeroed once, then left to it.
+/// Of a layer's state on the device: 256-byte aligned. The caller owns one a layer, two at least,
+/// zeroes them once, and leaves them to the kernel.
 std::size_t expert_layer_state_bytes();
 
-/// Queues the kernel. It uses up `state` and clears `next_state`, another one: that of the layer
-/// which is run next. Between two layers any other kernels may run. The same call gives the same
-/// bits, another number of rows may not. Throws CudaError.
+/// Queues the kernel, for 0 < rows <= expert_layer_rows(). It uses up `state` and clears
+/// `next_state`, another one: that of the layer which is run next. Between two layers any other
+/// kernels may run. The same call gives the same bits, another number of rows may not. Throws
+/// CudaError.
 void expert_layer(const ExpertLayerCall& call, void* state, void* next_state, Stream stream);
 
 }  // namespace baton::cuda
