@@ -150,7 +150,7 @@ int GpuDecoder::layer_kernel_rows(int index) const {
   }
   // The few dense layers of a model with experts have none, so that all kernels are of one kind,
   // with states of one kind.
-  if (weights_.layers.back().sparse() || (!fused_ && !chains_parts())) return 0;
+  if (config_.experts().count > 0 || (!fused_ && !chains_parts())) return 0;
   const auto gemms = gemms_behind(index);
   return cuda::chain_rows(gemms.data(), static_cast<int>(gemms.size()));
 }
@@ -274,7 +274,7 @@ void GpuDecoder::tune_layer_kernels(cuda::Stream stream) {
     // (measured on one H200 with the 8B); the same of layers of experts. Of dense layers by parts
     // some two microseconds more are gained (Gemma 3 12B, layers of 115 us, 1 to 32 rows).
     const double gained = choice.single_us - choice.chained_us;
-    const bool loses = fused_ || weights_.layers.back().sparse();
+    const bool loses = fused_ || config_.experts().count > 0;
     const bool quicker = loses ? 0.75 * gained > 1 : gained > -0.015 * choice.single_us;
     choice.chained = options_.chain == Options::Chain::wherever_possible || quicker;
     chain_choices_.push_back(choice);
