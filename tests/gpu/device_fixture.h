@@ -81,14 +81,21 @@ class DeviceTest : public ::testing::Test {
 
   static bool bench() { return std::getenv("BATON_GPU_BENCH") != nullptr; }
 
-  /// Microseconds of one work(i), i = 0 .. calls - 1 captured into one graph; median of 7 replays.
-  double graph_us(int calls, const std::function<void(int)>& work) {
+  /// work(i), i = 0 .. calls - 1, as one graph; the caller destroys it.
+  cudaGraphExec_t captured(int calls, const std::function<void(int)>& work) {
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t exec = nullptr;
     EXPECT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
     for (int i = 0; i < calls; ++i) work(i);
     EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
     EXPECT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    cudaGraphDestroy(graph);
+    return exec;
+  }
+
+  /// Microseconds of one work(i) of a graph of them; median of 7 replays.
+  double graph_us(int calls, const std::function<void(int)>& work) {
+    cudaGraphExec_t exec = captured(calls, work);
     cudaEvent_t begin = nullptr;
     cudaEvent_t end = nullptr;
     cudaEventCreate(&begin);
@@ -107,7 +114,6 @@ class DeviceTest : public ::testing::Test {
     cudaEventDestroy(begin);
     cudaEventDestroy(end);
     cudaGraphExecDestroy(exec);
-    cudaGraphDestroy(graph);
     return times[3];
   }
 

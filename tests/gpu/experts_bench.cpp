@@ -11,7 +11,6 @@
 
 #include "tests/gpu/experts_fixture.h"
 #include "workers/cpu/experts.h"
-#include "workers/cuda/device.h"
 #include "workers/cuda/layer/experts_ring.h"
 
 namespace baton::cuda {
@@ -63,13 +62,7 @@ struct Bench {
   std::unique_ptr<Device<std::byte>> filled(int out, int in) const {
     const std::size_t bytes = at(model.shape.count) * expert_bytes(model.format, out, in);
     auto memory = std::make_unique<Device<std::byte>>(bytes);
-    if (model.format == ExpertFormat::bf16) {
-      fill_normal(reinterpret_cast<Bf16*>(memory->get()), bytes / 2, 0.02F, 1, nullptr);
-    } else if (model.format == ExpertFormat::fp8) {
-      fill_fp8(memory->get(), bytes, 0.02F, 1, nullptr);
-    } else {
-      fill_mxfp4(memory->get(), bytes, 0.02F, 1, nullptr);
-    }
+    fill_experts(model.format, memory->get(), bytes);
     cudaDeviceSynchronize();
     return memory;
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/gpu/device_fixture.h"
+#include "workers/cuda/device.h"
 #include "workers/cuda/layer/experts.h"
 #include "workers/cuda/layer/experts_load.h"
 
@@ -124,6 +125,23 @@ struct Experts {
       EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     }
   }
+
+  static Experts make(ExpertFormat format, int count, int out, int in, bool gates, unsigned seed) {
+    if (format == ExpertFormat::fp8) return Experts(Fp8{}, count, out, in, seed);
+    return format == ExpertFormat::bf16 ? Experts(count, out, in, seed)
+                                        : Experts(count, out, in, gates, seed);
+  }
 };
+
+/// Random experts of a benchmark, on the device; queued on the default stream.
+inline void fill_experts(ExpertFormat format, std::byte* to, std::size_t bytes) {
+  if (format == ExpertFormat::bf16) {
+    fill_normal(reinterpret_cast<Bf16*>(to), bytes / 2, 0.02F, 1, nullptr);
+  } else if (format == ExpertFormat::fp8) {
+    fill_fp8(to, bytes, 0.02F, 1, nullptr);
+  } else {
+    fill_mxfp4(to, bytes, 0.02F, 1, nullptr);
+  }
+}
 
 }  // namespace baton::cuda

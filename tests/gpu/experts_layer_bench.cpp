@@ -48,8 +48,8 @@ struct Weights {
         shared_up(size(2 * m.shared, m.shape.hidden) + 1),
         shared_down(size(m.shape.hidden, m.shared) + 1),
         gain(at(m.shape.hidden)) {
-    fill(m, gate_up.get(), bytes(m, 2 * m.shape.intermediate, m.shape.hidden));
-    fill(m, down.get(), bytes(m, m.shape.hidden, m.shape.intermediate));
+    fill_experts(m.format, gate_up.get(), bytes(m, 2 * m.shape.intermediate, m.shape.hidden));
+    fill_experts(m.format, down.get(), bytes(m, m.shape.hidden, m.shape.intermediate));
     fill_normal(o.get(), size(m.shape.hidden, m.attended), 0.02F, 2, nullptr);
     fill_normal(router.get(), size(m.shape.count, m.shape.hidden), 0.02F, 3, nullptr);
     fill_normal(next.get(), size(m.next, m.shape.hidden), 0.02F, 4, nullptr);
@@ -57,15 +57,6 @@ struct Weights {
     fill_normal(shared_down.get(), size(m.shape.hidden, m.shared), 0.02F, 6, nullptr);
     fill_normal(gain.get(), at(m.shape.hidden), 1.0F, 7, nullptr);
     cudaDeviceSynchronize();
-  }
-  static void fill(const Model& m, std::byte* to, std::size_t bytes) {
-    if (m.format == ExpertFormat::bf16) {
-      fill_normal(reinterpret_cast<Bf16*>(to), bytes / 2, 0.02F, 1, nullptr);
-    } else if (m.format == ExpertFormat::fp8) {
-      fill_fp8(to, bytes, 0.02F, 1, nullptr);
-    } else {
-      fill_mxfp4(to, bytes, 0.02F, 1, nullptr);
-    }
   }
 };
 

@@ -70,12 +70,6 @@ const Case kCases[] = {
     {"wide", {8, 2, 2304, 64, true}, ExpertFormat::bf16, 64, 17000},
 };
 
-Experts make(ExpertFormat format, int count, int out, int in, bool gates, unsigned seed) {
-  if (format == ExpertFormat::fp8) return Experts(Experts::Fp8{}, count, out, in, seed);
-  return format == ExpertFormat::bf16 ? Experts(count, out, in, seed)
-                                      : Experts(count, out, in, gates, seed);
-}
-
 /// A matrix in bf16, [out, in], or nothing.
 struct Plain {
   std::vector<Bf16> values;
@@ -109,8 +103,10 @@ struct Layer {
   Layer(const Case& c, int n)
       : of(c),
         rows(n),
-        gate_up(make(c.format, c.shape.count, 2 * c.shape.intermediate, c.shape.hidden, true, 2)),
-        down(make(c.format, c.shape.count, c.shape.hidden, c.shape.intermediate, false, 3)),
+        gate_up(Experts::make(c.format, c.shape.count, 2 * c.shape.intermediate, c.shape.hidden,
+                              true, 2)),
+        down(
+            Experts::make(c.format, c.shape.count, c.shape.hidden, c.shape.intermediate, false, 3)),
         o(c.shape.hidden, c.attended, 0.05F, 4),
         router(c.shape.count, c.shape.hidden, 0.2F, 5),
         next(c.next, c.shape.hidden, 0.1F, 6),
@@ -394,18 +390,13 @@ TEST_F(ExpertsLayer, LayersFollowEachOther) {
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     }
     const std::vector<Bf16> want = on.x.read();
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t exec = nullptr;
-    ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    for (int i = 0; i < kLayers; ++i) run(i);
-    ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
-    ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    cudaGraphExec_t exec = captured(kLayers, run);
+    ASSERT_NE(exec, nullptr);
     on.x.write(layer.x);
     for (int i = 0; i < 3; ++i) ASSERT_EQ(cudaGraphLaunch(exec, stream_), cudaSuccess);
     const std::vector<Bf16> found = on.x.read();
     EXPECT_EQ(std::memcmp(found.data(), want.data(), want.size() * sizeof(Bf16)), 0);
     cudaGraphExecDestroy(exec);
-    cudaGraphDestroy(graph);
   }
 }
 

@@ -37,16 +37,11 @@ struct Layer {
   Device<float> logits_device;
   Device<std::byte> workspace;
 
-  static Experts make(ExpertFormat format, int count, int out, int in, bool gates, unsigned seed) {
-    if (format == ExpertFormat::fp8) return Experts(Experts::Fp8{}, count, out, in, seed);
-    return format == ExpertFormat::bf16 ? Experts(count, out, in, seed)
-                                        : Experts(count, out, in, gates, seed);
-  }
   Layer(const ExpertShape& s, int n, ExpertFormat format = ExpertFormat::bf16)
       : shape(s),
         rows(n),
-        gate_up(make(format, s.count, 2 * s.intermediate, s.hidden, true, 2)),
-        down(make(format, s.count, s.hidden, s.intermediate, false, 3)),
+        gate_up(Experts::make(format, s.count, 2 * s.intermediate, s.hidden, true, 2)),
+        down(Experts::make(format, s.count, s.hidden, s.intermediate, false, 3)),
         normed(random_bf16(size(n, s.hidden), 1.5F, 4)),
         x(random_bf16(size(n, s.hidden), 0.5F, 5)),
         logits(random_logits(n, s.count, 6)),

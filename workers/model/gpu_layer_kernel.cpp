@@ -221,16 +221,15 @@ void GpuDecoder::project_next(int index, int rows, bool is_normed, cuda::Stream 
 }
 
 void GpuDecoder::run_several_kernels(int index, int rows, cuda::Stream stream) {
-  const bool last = index + 1 == config_.layers;
-  if (!fused_) {
-    const bool is_normed = general_behind(index, attended_, normed_, x_, rows, stream);
-    if (!last) project_next(index + 1, rows, is_normed, stream);
-    return;
+  bool is_normed = false;
+  if (fused_) {
+    const GpuLayer& layer = weights_.layers[static_cast<std::size_t>(index)];
+    linears_.run(attended_, rows, layer.o, LinearOutput::residual, x_, stream);
+    feed_forward(layer, x_, rows, stream);
+  } else {
+    is_normed = general_behind(index, attended_, normed_, x_, rows, stream);
   }
-  const GpuLayer& layer = weights_.layers[static_cast<std::size_t>(index)];
-  linears_.run(attended_, rows, layer.o, LinearOutput::residual, x_, stream);
-  feed_forward(layer, x_, rows, stream);
-  if (!last) project(index + 1, rows, stream);
+  if (index + 1 < config_.layers) project_next(index + 1, rows, is_normed, stream);
 }
 
 /// Times whole layers: kernels that are quick one by one need not be so in a row.
