@@ -212,7 +212,7 @@ void gathers(Bench& bench, const Options& o) {
 int run(int argc, char** argv) {
   CLI::App app{"Measures what the ranks of a worker do together on GPUs."};
   Options o;
-  app.add_option("--ranks", o.ranks, "Ranks")->check(CLI::Range(2, kMaxRanks));
+  app.add_option("--ranks", o.ranks, "Ranks")->check(CLI::Range(2, baton::kMaxRanks));
   app.add_option("--devices", o.devices, "GPUs they are spread over; 0: one each");
   app.add_option("--hidden", o.hidden, "Elements of a row")->check(CLI::Range(16, 16384));
   app.add_option("--vocab", o.vocab, "Columns of logits");

@@ -126,7 +126,7 @@ def parse():
     add("--setups", nargs="*", default=["mixed", "pair"],
         help="pair, mixed, mixed2, or counts: 1p3d, 4m; settings of one's own behind a colon: "
              "pair:scheduler.prompt_chunk=512,worker.tokens_per_block=64; of workers of one role: "
-             "prefill.mps_thread_percentage=60")
+             "prefill.mps_thread_percentage=60; of one worker: mixed1.gpu=1")
     add("--chunk", type=int, default=2048, help="prompt tokens of one step (2048)")
     add("--budget", type=int, default=8192, help="tokens of one step, all in all (8192)")
     add("--set", nargs="*", default=[], metavar="SECTION.KEY=VALUE",

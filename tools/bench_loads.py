@@ -40,25 +40,27 @@ TOP = ("log_level", "max_context", "awake_ms")
 
 def settings(words):
     """["scheduler.prompt_chunk=512", "awake_ms=0"] -> {"scheduler": {"prompt_chunk": 512}, "top": {"awake_ms": 0}};
-    values are JSON or plain text. The sections called by a role are for the workers of that role."""
+    values are JSON or plain text. The sections called by a role or a name are for the workers of that role or name."""
     sections = {name: {} for name in ("scheduler", "worker", "frontend", *ROLES)}
     known, sections["top"] = list(sections), {}  # keys that stand outside of sections
     for word in words:
         key, equals, value = word.partition("=")
         section, dot, name = key.rpartition(".")
-        if not (equals and name) or (section not in known if dot else name not in TOP):
-            raise ValueError(f"{word!r} is not SECTION.KEY=VALUE; a section is one of {', '.join(known)}; keys "
-                             f"without one are {', '.join(TOP)}")
+        is_section = section in known or section.rstrip("0123456789") in ROLES
+        if not (equals and name) or (not is_section if dot else name not in TOP):
+            raise ValueError(f"{word!r} is not SECTION.KEY=VALUE; a section is one of {', '.join(known)}, or a worker "
+                             f"as mixed0; keys without one are {', '.join(TOP)}")
         try:
-            sections[section or "top"][name] = json.loads(value)
+            value = json.loads(value)
         except ValueError:
-            sections[section or "top"][name] = value
+            pass
+        sections.setdefault(section or "top", {})[name] = value
     return sections
 
 
 def of_workers(names, sections):
-    """What `sections` says of roles, for each worker."""
-    return {name: dict(sections[role]) for name, role in names}
+    """What `sections` says of roles and of workers, for each worker."""
+    return {name: {**sections[role], **sections.get(name, {})} for name, role in names}
 
 
 def shown(load):

@@ -2,7 +2,9 @@
 workers between. What comes back is what one process with a large pool answers, token for token and bit for bit in
 its log probabilities, whichever process of them dies or stands still amid it.
 
-On GPUs (BATON_TEST_DEVICE=cuda) there must be BATON_TEST_GPUS of them: four, or two that both groups share.
+On GPUs (BATON_TEST_DEVICE=cuda) there must be BATON_TEST_GPUS of them: four, or two that both groups share,
+where a rank and that one of the other group whose keys it reads have one each. Queries travel to the keys, few as these
+are, unless BATON_TEST_IN_PLACE_KEYS says otherwise.
 """
 
 import os
@@ -14,14 +16,12 @@ import unittest
 
 import random_model
 from cluster import DEVICE, MIXED, Cluster, wait_until
-from test_elastic import Three, ask, counters, ids
+from test_elastic import IN_PLACE_KEYS, Three, ask, counters, ids
 
 TWO = [("mixed0", "mixed"), ("mixed1", "mixed")]
 BLOCKS = 40  # of 16 tokens, in each of the two pools
 # A prompt longer than a pool is computed by one worker after the other; from 900 tokens on by both at once.
 ELASTIC = {"elastic": "auto", "elastic_prompt_tokens": 900, "prompt_chunk": 64}
-# Ranks on GPUs tell nobody how far their layers are.
-SPREADS = DEVICE == "cpu"
 GPUS = int(os.environ.get("BATON_TEST_GPUS", "1"))
 LONGER_THAN_A_POOL = ids(800)
 SPREAD = ids(1100, 3)
@@ -55,7 +55,9 @@ class Requests:
         if DEVICE == "cuda":
             for i, (name, _) in enumerate(TWO):
                 first = 2 * i % GPUS
-                places[name]["gpu"] = ",".join(str(first + rank) for rank in range(ranks[i]))
+                gpus = [str(first + rank) for rank in range(ranks[i])]
+                places[name]["gpu"] = ",".join(reversed(gpus) if i == 1 and GPUS == 2 else gpus)
+                places[name]["in_place_keys"] = IN_PLACE_KEYS
         return Three(workers=TWO, worker=worker, per_worker=places, scheduler=ELASTIC, **self.everywhere, **options)
 
     def check(self, *ranks):
@@ -64,7 +66,7 @@ class Requests:
             self.assertEqual([ask(cluster, LONGER_THAN_A_POOL), ask(cluster, SPREAD)], self.answers)
             self.assertEqual(self.grow(cluster).finish(), self.grown)
             numbers = counters(cluster)
-            self.assertEqual(numbers["spreads"], int(SPREADS))
+            self.assertEqual(numbers["spreads"], 1)
             self.assertEqual(numbers["spread_failures"], 0)
             self.assertGreaterEqual(numbers["growths"], 2)
             self.assertEqual(numbers["growth_blocks_moved"], 0)
@@ -129,8 +131,8 @@ class Deaths(Requests, unittest.TestCase):
 
     def amid_prompt(self, cluster):
         stream = self.begin(cluster)
-        wait_until(lambda: counters(cluster)["spreads"] == int(SPREADS)
-                   and counters(cluster)["computed_tokens"] > 200, 20, "the prompt is under way")
+        wait_until(lambda: counters(cluster)["spreads"] == 1 and counters(cluster)["computed_tokens"] > 200, 20,
+                   "the prompt is under way")
         self.assertEqual(stream.pieces, 0)
         return stream
 
@@ -216,7 +218,6 @@ class Deaths(Requests, unittest.TestCase):
             self.assertEqual(ask(cluster, LONGER_THAN_A_POOL), self.answers[0])
             cluster.assert_at_rest()
 
-    @unittest.skipUnless(SPREADS, "nobody waits for another worker's layers")
     def test_rank_0_stands_still(self):
         """The other worker has given up waiting for its layers, and computes the prompt alone."""
         with self.serve(worker={"pool_blocks": 3 * BLOCKS}) as cluster:

@@ -33,7 +33,7 @@ class TravelStep {
  public:
   static constexpr int kSlots = 2048;
 
-  /// `others`: device 1 and so on.
+  /// `others`: device 1 and so on. Null: the own one reads its keys over the link.
   TravelStep(const DecodeAttention& attention, int tokens_per_block,
              std::span<const AttentionRow> rows, std::span<const std::int32_t> tables,
              const SeveralPools& pools, const std::vector<const OtherDevice*>& others)
@@ -82,13 +82,13 @@ class TravelStep {
     travel_.workspace = workspace_->data();
     for (std::size_t i = 0; i < parts.size(); ++i) {
       if (parts[i].work.launch == 0) continue;
-      std::byte* const there = others[i]->inputs();
-      TravelPart part{others[i], parts[i].work, at<std::int32_t>(there, table_),
+      std::byte* const there = others[i] == nullptr ? here : others[i]->inputs();
+      TravelPart part{others[i], 0, parts[i].work, at<std::int32_t>(there, table_),
                       at<std::int64_t>(there, parts[i].offsets)};
       move(part.work, there);
       travel_.parts.push_back(part);
+      if (others[i] != nullptr) others[i]->upload(host_->data(), bytes_.size());
     }
-    for (const TravelPart& part : travel_.parts) part.device->upload(host_->data(), bytes_.size());
   }
 
   const TravelPlan& plan() const { return plan_; }

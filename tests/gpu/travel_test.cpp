@@ -48,7 +48,8 @@ class SpreadCase {
   }
 
   /// `blind`: whoever reads a block that is not its device's finds NaN.
-  std::vector<std::uint16_t> run(int fixed_split, bool blind, TravelPlan* plan = nullptr) const {
+  std::vector<std::uint16_t> run(int fixed_split, bool blind, TravelPlan* plan = nullptr,
+                                 bool over_link = false) const {
     DecodeAttention::Options options;
     options.shape = c_.shape;
     options.tokens_per_block = c_.tokens_per_block;
@@ -66,7 +67,8 @@ class SpreadCase {
     pools.device = {0, 1, 1};
     pools.offsets = {{0, offset(1), offset(2)}, {none, offset(1), offset(2)}};
     if (blind) pools.offsets[0] = {0, none, none};
-    TravelStep step(attention, c_.tokens_per_block, c_.rows, tables_, pools, {&other_});
+    TravelStep step(attention, c_.tokens_per_block, c_.rows, tables_, pools,
+                    {over_link ? nullptr : &other_});
     if (plan != nullptr) *plan = step.plan();
     const DeviceArray<std::uint16_t> q{std::span<const std::uint16_t>(c_.qkv)};
     const std::vector<std::uint16_t> others(c_.qkv.rbegin(), c_.qkv.rend());
@@ -173,6 +175,17 @@ TEST(Travel, FixedPiecesHaveTheBitsOfOnePool) {
         EXPECT_GE(plan.merges.size(), extent == 5 && fixed == 256 ? 0U : 2U);
       }
     }
+  }
+}
+
+/// A rank's counterpart may lie on a GPU that its process has no kernels on: its pieces are the
+/// same.
+TEST(Travel, PiecesReadOverTheLinkHaveTheSameBits) {
+  const AttentionCase c = case_of({8, 2, 128}, 16, kLengths);
+  for (const int fixed : {0, 64}) {
+    const SpreadCase spread(c, [](int block) { return block / 7 % 3; });
+    EXPECT_EQ(spread.run(fixed, /*blind=*/true, nullptr, /*over_link=*/true),
+              spread.run(fixed, /*blind=*/true));
   }
 }
 

@@ -123,6 +123,26 @@ void Collective::await_all() const {
   }
 }
 
+void Collective::look_for_late() {
+  constexpr TimeNs kAwhile = 100 * kMillisecond;
+  if (const auto lost = loss(memory_)) throw *lost;
+  const TimeNs now = now_ns();
+  if (now - looked_ > kAwhile) seen_.assign(static_cast<std::size_t>(ranks_), {0, now});
+  looked_ = now;
+  for (int peer = 0; peer < ranks_; ++peer) {
+    const auto at = static_cast<std::size_t>(peer);
+    const std::uint32_t count = head_.progress[at].count.load(std::memory_order_relaxed);
+    const bool came = reached(head_.cells[at].posted.load(std::memory_order_acquire), round_);
+    Seen& seen = seen_[at];
+    if (peer == rank_ || came || count != seen.progress) {
+      seen = {count, now};
+    } else if (now - seen.moved >= options_.patience) {
+      abort(memory_, peer, /*silent=*/true);
+      throw loss(memory_).value_or(RankLost(peer, true));
+    }
+  }
+}
+
 void Collective::barrier() {
   post(0);
   await_all();

@@ -103,6 +103,12 @@ class Collective {
   /// The error (of the others): what came is longer than `most`.
   void broadcast(std::string& bytes, std::size_t most);
 
+  /// While this rank waits for something else, as for the end of a step on devices, again and
+  /// again: throws RankLost as an exchange would if another has not come to the next one and does
+  /// not get on for the patience. How long somebody has stood still is counted while it is looked
+  /// for alone.
+  void look_for_late();
+
   /// From now on, for a rank that lives and does not come.
   void set_patience(TimeNs patience) { options_.patience = patience; }
   TimeNs patience() const { return options_.patience; }
@@ -122,6 +128,12 @@ class Collective {
   void await(int peer, Patience patience = Patience::bounded) const;
   void await_all() const;
 
+  /// How far a peer was when it was last seen to get on.
+  struct Seen {
+    std::uint32_t progress = 0;
+    TimeNs moved = 0;
+  };
+
   const ExchangeMemory& memory_;
   ExchangeHead& head_;
   const int rank_;
@@ -129,6 +141,8 @@ class Collective {
   CollectiveOptions options_;
   std::function<void()> look_;
   std::uint32_t round_ = 0;  // the one that is being filled
+  std::vector<Seen> seen_;   // by look_for_late()
+  TimeNs looked_ = 0;
   CollectiveFigures figures_;
 };
 

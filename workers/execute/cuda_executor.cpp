@@ -90,7 +90,8 @@ struct CudaExecutor::Lane {
   std::vector<GpuStepPacker::Line> late;
   std::size_t told_lines = 0;
   const RunStep* step = nullptr;
-  TimeNs launched = 0;  // of several ranks
+  TimeNs launched = 0;   // of several ranks
+  bool travels = false;  // other devices take part
   GpuProgress::OfStep progress;
   GpuBatch::OnKeys on_keys;
 };
@@ -269,13 +270,19 @@ Result<PoolExport> CudaExecutor::allocate_now(const PoolRequest& request) {
   packer_ = std::make_unique<GpuStepPacker>(*decoder_, g);
   late_rows_ = std::make_unique<GpuLateRows>(*decoder_, *packer_, *stream_);
   if (reads_in_place()) {
-    // Of several ranks, each would have to plan for its own neighbours: they read over the link.
-    if (group_ == nullptr && options_.in_place_keys < kAllInPlace && packer_->may_travel())
+    if (options_.in_place_keys < kAllInPlace && packer_->may_travel())
       holders_ = std::make_shared<HolderDevices>(
           device_.ordinal, kInputBytes,
           [&attention = decoder_->decode_attention()] { attention.load_over_pools(); });
-    travel_ = std::make_unique<GpuTravel>(*decoder_, pools_, holders_, options_.in_place_keys,
-                                          g.block_bytes / g.tokens_per_block);
+    const auto make_travel = [&] {
+      return std::make_unique<GpuTravel>(*decoder_, pools_, holders_, options_.in_place_keys,
+                                         g.block_bytes / g.tokens_per_block);
+    };
+    travel_ = make_travel();
+    if (group_ != nullptr && holders_ && !all_have_room_to_travel()) {
+      holders_.reset();
+      travel_ = make_travel();
+    }
   }
   inputs_ = cuda::DeviceMemory(kInputBytes);
   for (auto& lane : lanes_) {
@@ -287,9 +294,11 @@ Result<PoolExport> CudaExecutor::allocate_now(const PoolRequest& request) {
   // Streams wait for a worker that comes back to its pool: its graphs are recorded as steps need
   // them.
   if (!made.kept) record_graphs();
-  // A layer is there when all ranks have it, which nobody tells: such workers compute the chunks of
-  // one prompt one after another.
-  if (request.tells_layers && reads_in_place() && group_ == nullptr) progress_.create(request);
+  if (request.tells_layers && reads_in_place()) progress_.create(request);
+  if (group_ != nullptr)
+    progress_.while_waiting([&live = group_->collective().progress()] {
+      live.fetch_add(1, std::memory_order_relaxed);
+    });
   return PoolExport{g,
                     gather_handles(),
                     pool_->host_part().handle(),
@@ -406,9 +415,10 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
   if (timer_ && step.copies.empty()) timer_->begin(stream_->get());
   cuda::copy_to_device(inputs_.data(), lane.inputs.data(), packed.bytes, stream_->get());
   if (step.reads_in_place) {
-    travel_->begin(packed, lane.inputs.data(), GpuStepPacker::decodes_only(step), lane.index,
-                   stream_->get());
+    travel_->begin(packed, lane.inputs.data(), inputs_.data(), GpuStepPacker::decodes_only(step),
+                   lane.index, stream_->get());
   }
+  lane.travels = packed.batch.travel != nullptr;
   auto next_line = packer_->host_lines().begin();
   const auto to_host = [&](int first, int count, const float* logits) {
     if (dump_) show_logits(logits, count);
@@ -419,17 +429,29 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
   };
   progress_.begin(lane.progress, step, decoder_->config().layers);
   if (!step.waits.empty() || (progress_.tells() && !GpuStepPacker::decodes_only(step))) {
-    lane.on_keys = [this, &lane](int layer) {
-      progress_.queued(lane.progress, static_cast<std::uint32_t>(layer) + 1, stream_->get());
-    };
+    lane.on_keys = [this, &lane](int layer) { before_attention(lane, layer); };
     packed.batch.on_keys = &lane.on_keys;
   }
   queue_rows(packed.batch, padded, packer_->chunks(), lane, to_host);
+  if (group_ != nullptr && packed.batch.on_keys != nullptr)
+    progress_.tell(lane.progress, static_cast<std::uint32_t>(decoder_->config().layers),
+                   stream_->get());
   if (step.reads_in_place) travel_->end(lane.index, stream_->get());
   lane.on_host = packer_->on_host();
   lane.late = packer_->late_lines();
   lane.told_lines = packer_->told_lines();
   fetch_results(lane);
+}
+
+/// A layer's keys and values are queued. Of several ranks, others may be behind with theirs: but
+/// what they give to an exchange comes behind the keys of the layers before it, so rank 0 tells a
+/// layer when it has had the layer's exchange, and the last one at the step's end. It comes to a
+/// meeting when its waits have ended, since no rank may read before that.
+void CudaExecutor::before_attention(Lane& lane, int layer) {
+  const auto written = static_cast<std::uint32_t>(layer);
+  progress_.await(lane.progress, written + 1);
+  progress_.tell(lane.progress, group_ == nullptr ? written + 1 : written, stream_->get());
+  if (group_ != nullptr && !lane.step->waits.empty()) decoder_->meet(stream_->get());
 }
 
 /// The forward pass of rows that were uploaded. Every rank runs this for the same steps in the same
@@ -471,9 +493,18 @@ void CudaExecutor::follow_on(const GpuRankStep& step, int index) {
   if (step.batch.rows > 0) {
     if (step.input_bytes > kInputBytes) throw std::logic_error("a step of rank 0 has no room here");
     std::memcpy(lane.inputs.data(), step.inputs, step.input_bytes);
-    find_pools(step, lane.inputs.data());
+    GpuBatch batch = moved(step.batch, step.base, inputs_.data());
+    cuda::TravelWork travel = step.travel;
+    find_pools(step, travel, lane.inputs.data());
     cuda::copy_to_device(inputs_.data(), lane.inputs.data(), step.input_bytes, stream_->get());
-    queue_rows(moved(step.batch, step.base, inputs_.data()), step.padded, step.chunks, lane, {});
+    lane.travels = !travel.parts.empty();
+    if (lane.travels) {
+      travel_->send(travel, lane.inputs.data(), step.input_bytes, inputs_.data(), stream_->get());
+      batch.travel = &travel;
+    }
+    const GpuBatch::OnKeys meet = [this](int) { decoder_->meet(stream_->get()); };
+    if (step.awaits) batch.on_keys = &meet;
+    queue_rows(batch, step.padded, step.chunks, lane, {});
   } else {
     decoder_->meet(stream_->get());
   }
@@ -527,7 +558,7 @@ bool CudaExecutor::overdue(const Lane& lane) const {
 void CudaExecutor::wait_for_end(const Lane& lane) {
   if (group_ == nullptr) {
     // Its end waits for the other devices, too, and would for one that failed.
-    if (lane.step->reads_in_place && !lane.ended.ended()) travel_->look();
+    if (lane.travels && !lane.ended.ended()) travel_->look();
     return lane.ended.synchronize();
   }
   constexpr auto kNap = std::chrono::microseconds(20);
@@ -539,6 +570,8 @@ void CudaExecutor::wait_for_end(const Lane& lane) {
       Collective::abort(group_->memory(), options_.rank, /*silent=*/true);
       throw RankLost(options_.rank, true);
     }
+    if (options_.rank == 0) look_for_late_ranks();
+    if (lane.travels) travel_->look();
     group_->collective().progress().fetch_add(1, std::memory_order_relaxed);  // it lives
     if (now_ns() - began > kAwake) std::this_thread::sleep_for(kNap);
   }
@@ -558,9 +591,12 @@ bool CudaExecutor::finished() {
   const Lane& lane = *lanes_[oldest_];
   try {
     if (lane.ended.ended()) return true;
-    if (lane.step->reads_in_place) travel_->look();
+    if (lane.travels) travel_->look();
+    if (group_ != nullptr) group_->collective().look_for_late();
     return overdue(lane);
   } catch (const cuda::CudaError&) {
+    return true;
+  } catch (const RankLost&) {
     return true;
   }
 }

@@ -113,12 +113,15 @@ class CudaExecutor final : public Executor {
   void choose_kernels_alike();
   Result<PoolExport> allocate_now(const PoolRequest& request);
   Result<GpuPool> make_pool(const PoolRequest& request, GpuPoolRequest gpu);
+  bool all_have_room_to_travel();
   void hand_on(const RunStep& step, int padded, const GpuStepPacker::Packed& packed,
                const std::byte* inputs);
   void follow_on(const GpuRankStep& step, int index);
-  void find_pools(const GpuRankStep& step, std::byte* inputs) const;
+  void find_pools(const GpuRankStep& step, cuda::TravelWork& travel, std::byte* inputs) const;
+  void before_attention(Lane& lane, int layer);
   void wait_for_end(const Lane& lane);
   bool overdue(const Lane& lane) const;
+  void look_for_late_ranks();
   void record_graphs();
   void plan_graphs();
   cuda::Graph record_graph(const GpuBatch& batch);

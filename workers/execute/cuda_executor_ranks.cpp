@@ -9,6 +9,7 @@
 #include "workers/execute/cuda_executor.h"
 #include "workers/execute/gpu_kernels.h"
 #include "workers/execute/rank_process.h"
+#include "workers/execute/upload_places.h"
 #include "workers/model/gpu_cut.h"
 
 namespace baton {
@@ -162,6 +163,25 @@ Result<GpuPool> CudaExecutor::make_pool(const PoolRequest& request, GpuPoolReque
   return made;
 }
 
+/// Rank 0 packs pieces for other devices into the steps of all ranks. Its room is made when the
+/// pool is, not when it is first needed: then a rank without any could only end.
+bool CudaExecutor::all_have_room_to_travel() {
+  const std::uint64_t own = options_.elastic && travel_->has_workspace() ? 1 : 0;
+  const std::vector<std::uint64_t> each = group_->collective().all_gather(own);
+  return std::find(each.begin(), each.end(), std::uint64_t{0}) == each.end();
+}
+
+/// A rank that stands still amid launching a step keeps the others' kernels waiting, and rank 0 has
+/// nothing to hand to it by which that would show.
+void CudaExecutor::look_for_late_ranks() {
+  try {
+    group_->collective().look_for_late();
+  } catch (const RankLost& lost) {
+    ranks_.tell_lost(lost.what());
+    throw;
+  }
+}
+
 /// What was packed for this device is handed to the others; it lies in the same places there.
 void CudaExecutor::hand_on(const RunStep& step, int padded, const GpuStepPacker::Packed& packed,
                            const std::byte* inputs) {
@@ -170,6 +190,8 @@ void CudaExecutor::hand_on(const RunStep& step, int padded, const GpuStepPacker:
   told.padded = padded;
   told.batch = packed.batch;
   told.base = inputs_.data();
+  told.awaits = !step.waits.empty();
+  told.travel = packed.travel;
   if (!step.rows.empty()) told.chunks = packer_->chunks();
   if (step.reads_in_place) told.pools = pools_named(step, *pools_);
   told.inputs = inputs;
@@ -183,17 +205,33 @@ void CudaExecutor::hand_on(const RunStep& step, int padded, const GpuStepPacker:
   }
 }
 
-/// Puts into the upload how far this rank's mappings lie from its own pool. Throws std::logic_error
-/// where a pool is not there: rank 0 names what all ranks have mapped.
-void CudaExecutor::find_pools(const GpuRankStep& step, std::byte* inputs) const {
+/// Puts into the upload how far this rank's mappings lie from its own pool, for this device and for
+/// those that hold them, and into `travel` which devices these are and where the upload lies here.
+/// Throws std::logic_error where a pool is not there: rank 0 names what all ranks have mapped.
+void CudaExecutor::find_pools(const GpuRankStep& step, cuda::TravelWork& travel,
+                              std::byte* inputs) const {
   if (step.pools.empty()) return;
-  auto* const offsets = reinterpret_cast<std::int64_t*>(
-      inputs + (reinterpret_cast<const std::byte*>(step.batch.pool_offsets) - step.base));
+  const auto here = [&](const std::int64_t* table) {
+    return reinterpret_cast<std::int64_t*>(inputs +
+                                           (reinterpret_cast<const std::byte*>(table) - step.base));
+  };
+  const auto elements = [](std::int64_t bytes) { return bytes / std::int64_t{sizeof(cuda::Bf16)}; };
+  for (cuda::TravelPart& part : travel.parts) part.device = nullptr;
   for (const GpuRankStep::PoolName& pool : step.pools) {
     const auto found = pools_->find(pool.allocation);
     if (!found) throw std::logic_error("a step of rank 0 reads a pool that is not mapped here");
-    offsets[pool.number] = found->offset / std::int64_t{sizeof(cuda::Bf16)};
+    here(step.batch.pool_offsets)[pool.number] = elements(found->offset);
+    for (cuda::TravelPart& part : travel.parts) {
+      if (part.pool != pool.number) continue;
+      part.device = travel_->device(found->held.device);
+      here(part.pool_offsets)[pool.number] = elements(found->held.offset);
+    }
   }
+  for (cuda::TravelPart& part : travel.parts) {
+    if (part.device == nullptr) part.pool_offsets = step.batch.pool_offsets;
+    part = moved(part, step.base, inputs_.data());
+  }
+  move_upload(travel.merges, step.base, inputs_.data());
 }
 
 void CudaExecutor::follow(const std::string& step_bytes) {

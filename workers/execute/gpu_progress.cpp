@@ -21,10 +21,9 @@ void GpuProgress::begin(OfStep& of, const RunStep& step, int layers) {
   of.tells.reserve(static_cast<std::size_t>(layers));
 }
 
-void GpuProgress::queued(OfStep& of, std::uint32_t layers, cuda::Stream stream) {
-  progress_.await(*of.step, layers, of.awaited);
+void GpuProgress::tell(OfStep& of, std::uint32_t layers, cuda::Stream stream) {
   const bool last = layers == static_cast<std::uint32_t>(of.layers);
-  if (of.awaited.in_vain() || !tells() || !(of.each || last)) return;
+  if (layers == 0 || of.awaited.in_vain() || !tells() || !(of.each || last)) return;
   of.tells.push_back({&progress_, of.step->term, of.step->step, layers});
   cuda::call_host(
       stream,

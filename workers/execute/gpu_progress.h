@@ -2,12 +2,14 @@
 //
 // Both happen on the host. A layer is told by a callback on the step's stream, once its keys and
 // values are written. Whoever needs another's layer waits for it before that layer's attention is
-// queued: kernels never wait. A layer of a long chunk takes a millisecond or more, callback and
-// wait some ten microseconds.
+// queued: kernels never wait for another worker. A layer of a long chunk takes a millisecond or
+// more, callback and wait some ten microseconds.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "workers/cuda/types.h"
@@ -39,11 +41,16 @@ class GpuProgress {
   void begin_term(Term term) { progress_.begin_term(term); }
   void lacks_rows(Term term, StepId step) { progress_.lacks_rows(term, step); }
 
+  /// As LayerProgress::while_waiting().
+  void while_waiting(std::function<void()> tell) { progress_.while_waiting(std::move(tell)); }
+
   void begin(OfStep& of, const RunStep& step, int layers);
-  /// The keys and values of layers 0 .. layers - 1 are queued on `stream`, and the attention of the
-  /// last of them is not: waits for what its rows read elsewhere, and has the layer told. Throws
-  /// CudaError.
-  void queued(OfStep& of, std::uint32_t layers, cuda::Stream stream);
+  /// Before the attention of the last of layers 0 .. layers - 1 is queued: until what its rows read
+  /// elsewhere is written.
+  void await(OfStep& of, std::uint32_t layers) { progress_.await(*of.step, layers, of.awaited); }
+  /// All that writes the keys and values of layers 0 .. layers - 1 is queued on `stream`, or is
+  /// done before what is queued there last: has them told behind it. Throws CudaError.
+  void tell(OfStep& of, std::uint32_t layers, cuda::Stream stream);
 
  private:
   LayerProgress progress_;

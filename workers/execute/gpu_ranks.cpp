@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "workers/execute/raw_bytes.h"
+#include "workers/execute/upload_places.h"
 #include "workers/pool/pool_ids.h"
 
 namespace baton {
@@ -20,8 +21,12 @@ struct StepHead {
   std::uint32_t copies = 0;
   std::uint32_t chunks = 0;
   std::uint64_t pools = 0;
+  std::uint64_t parts = 0;  // of what travels
   std::uint64_t input_bytes = 0;
   std::int32_t padded = 0;
+  std::int32_t travelling_rows = 0;
+  const cuda::DecodeItem* merges = nullptr;
+  std::uint32_t awaits = 0;
   const std::byte* base = nullptr;
   GpuBatch batch;
 };
@@ -105,6 +110,10 @@ void encode_gpu_step(const GpuRankStep& step, std::string& bytes) {
   head.copies = static_cast<std::uint32_t>(step.copies.size());
   head.chunks = static_cast<std::uint32_t>(step.chunks.size());
   head.pools = step.pools.size();
+  head.parts = step.travel.parts.size();
+  head.merges = step.travel.merges;
+  head.travelling_rows = step.travel.rows;
+  head.awaits = step.awaits ? 1 : 0;
   head.input_bytes = step.input_bytes;
   head.padded = step.padded;
   head.base = step.base;
@@ -113,6 +122,7 @@ void encode_gpu_step(const GpuRankStep& step, std::string& bytes) {
   put(bytes, step.copies.data(), step.copies.size());
   put(bytes, step.chunks.data(), step.chunks.size());
   put(bytes, step.pools.data(), step.pools.size());
+  put(bytes, step.travel.parts.data(), step.travel.parts.size());
   put(bytes, step.inputs, step.input_bytes);
 }
 
@@ -121,15 +131,20 @@ Status decode_gpu_step(const std::string& bytes, GpuRankStep& step) {
   StepHead head;
   if (bytes.size() < sizeof head) return bad();
   std::memcpy(&head, bytes.data(), sizeof head);
-  if (head.pools > kMostPools) return bad();
+  if (head.pools > kMostPools || head.parts > kMostPools || head.awaits > 1) return bad();
   const std::size_t lists = std::size_t{head.copies} * sizeof(CopyOp) +
                             std::size_t{head.chunks} * sizeof(cuda::AttentionRow) +
-                            head.pools * sizeof(GpuRankStep::PoolName);
+                            head.pools * sizeof(GpuRankStep::PoolName) +
+                            head.parts * sizeof(cuda::TravelPart);
   if (bytes.size() - sizeof head != lists + head.input_bytes) return bad();
   const char* at = bytes.data() + sizeof head;
   at = take(at, head.copies, step.copies);
   at = take(at, head.chunks, step.chunks);
   at = take(at, head.pools, step.pools);
+  at = take(at, head.parts, step.travel.parts);
+  step.travel.merges = head.merges;
+  step.travel.rows = head.travelling_rows;
+  step.awaits = head.awaits == 1;
   step.inputs = reinterpret_cast<const std::byte*>(at);
   step.input_bytes = head.input_bytes;
   step.padded = head.padded;
@@ -140,10 +155,7 @@ Status decode_gpu_step(const std::string& bytes, GpuRankStep& step) {
 
 GpuBatch moved(const GpuBatch& batch, const std::byte* from, const std::byte* to) {
   GpuBatch result = batch;
-  const auto move = [&]<typename T>(const T*& pointer) {
-    if (pointer == nullptr) return;
-    pointer = reinterpret_cast<const T*>(to + (reinterpret_cast<const std::byte*>(pointer) - from));
-  };
+  const auto move = [&]<typename T>(const T*& address) { move_upload(address, from, to); };
   move(result.tokens);
   move(result.positions);
   move(result.slots);

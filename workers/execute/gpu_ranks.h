@@ -49,6 +49,11 @@ struct GpuRankStep {
   int padded = 0;  // rows of its graph; 0: it is queued kernel by kernel
   GpuBatch batch;  // no rows: copies alone. Its pointers lie in `base`
   const std::byte* base = nullptr;
+  /// A row waits for another worker: all meet before each layer's attention, rank 0 when its wait
+  /// has ended.
+  bool awaits = false;
+  /// What other devices do; pointers likewise. Each rank finds those that hold its counterparts.
+  cuda::TravelWork travel;
   std::vector<cuda::AttentionRow> chunks;
   /// Other workers' pools that tables name: a rank's mappings lie elsewhere than rank 0's.
   struct PoolName {

@@ -19,42 +19,37 @@ struct TravelPlaces {
       : merges(places.take<cuda::DecodeItem>(rows)),
         items(places.take<cuda::DecodeItem>(GpuStepPacker::kTravelSlots)),
         counts(places.take<std::int32_t>(pools.others.size())),
-        offsets(places.take<std::int64_t>(pools.others.size() * pools.offsets.size())) {}
+        held(places.take<std::int64_t>(pools.held.size())) {}
   UploadPlaces::Array<cuda::DecodeItem> merges;
-  UploadPlaces::Array<cuda::DecodeItem> items;  // of one device after the other
-  UploadPlaces::Array<std::int32_t> counts;     // by device
-  UploadPlaces::Array<std::int64_t> offsets;    // likewise, by pool
+  UploadPlaces::Array<cuda::DecodeItem> items;  // of one of the others after the other
+  UploadPlaces::Array<std::int32_t> counts;     // likewise
+  UploadPlaces::Array<std::int64_t> held;       // by pool
 };
 
-/// What the others are given to do. `device`: where the upload begins on the own one.
+/// What the others are given to do. `tables`: as the items' first_block counts.
 cuda::TravelWork lay_out(const cuda::TravelPlan& plan, const GpuPools& pools,
-                         const TravelPlaces& to, const std::byte* device) {
+                         const TravelPlaces& to, const std::int32_t* tables) {
   cuda::TravelWork work;
   std::copy(plan.merges.begin(), plan.merges.end(), to.merges.host);
   work.merges = to.merges.device;
   work.rows = static_cast<int>(plan.merges.size());
+  std::copy(pools.held.begin(), pools.held.end(), to.held.host);
   std::size_t end = 0;  // of the items
   for (std::size_t i = 0; i < pools.others.size(); ++i) {
-    const GpuPools::Other& other = pools.others[i];
     const auto& items = plan.items[i + 1];
     if (items.empty()) continue;
     std::copy(items.begin(), items.end(), to.items.host + end);
     to.counts.host[i] = static_cast<std::int32_t>(items.size());
-    const std::size_t first_pool = i * pools.offsets.size();
-    std::copy(other.offsets.begin(), other.offsets.end(), to.offsets.host + first_pool);
-    const auto there = [&](const auto* p) {
-      const std::ptrdiff_t at = reinterpret_cast<const std::byte*>(p) - device;
-      return reinterpret_cast<decltype(p)>(other.device->inputs() + at);
-    };
     cuda::TravelPart part;
-    part.device = other.device;
-    part.work.items = there(to.items.device + end);
-    part.work.n_items = there(to.counts.device + i);
+    part.device = pools.others[i].device;
+    part.pool = pools.others[i].pool;
+    part.work.items = to.items.device + end;
+    part.work.n_items = to.counts.device + i;
     part.work.rows = work.rows;
     part.work.launch = static_cast<int>(items.size());
     part.work.more_slots = GpuStepPacker::kTravelSlots;
-    part.block_table = reinterpret_cast<const std::int32_t*>(other.device->inputs());
-    part.pool_offsets = there(to.offsets.device + first_pool);
+    part.block_table = tables;
+    part.pool_offsets = to.held.device;
     work.parts.push_back(part);
     end += items.size();
   }
@@ -77,6 +72,15 @@ void skip(cuda::SampleRow& sample) {
 }
 
 }  // namespace
+
+cuda::TravelPart moved(const cuda::TravelPart& part, const std::byte* from, const std::byte* to) {
+  cuda::TravelPart result = part;
+  move_upload(result.work.items, from, to);
+  move_upload(result.work.n_items, from, to);
+  move_upload(result.block_table, from, to);
+  move_upload(result.pool_offsets, from, to);
+  return result;
+}
 
 GpuStepPacker::GpuStepPacker(const GpuDecoder& decoder, const KvGeometry& geometry)
     : attention_(decoder.decode_attention()),
@@ -229,7 +233,7 @@ GpuStepPacker::Packed GpuStepPacker::pack(const RunStep& step, int padded_rows, 
   }
   if (travels) {
     plan_travel(*pools, words);
-    packed.travel = lay_out(travel_, *pools, far, device);
+    packed.travel = lay_out(travel_, *pools, far, b.block_table);
     packed.keys_elsewhere = travel_.keys_elsewhere;
   }
   b.singles.items = d_items.device;

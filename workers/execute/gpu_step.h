@@ -20,16 +20,22 @@ namespace baton {
 /// Where the pools lie that a step's tables name (PoolNumbers), by number.
 struct GpuPools {
   std::vector<std::int64_t> offsets;  // from the own pool on, in elements
+  /// Likewise, as the GPU sees it that holds it, where that one is among `others`.
+  std::vector<std::int64_t> held;
   /// Who attends to it: 0 the own device, which reads what lies elsewhere over the link; else one
   /// of `others`, counted from 1.
   std::vector<int> device;
+  /// One for each pool: several may lie on one GPU, though not for every rank of a worker.
   struct Other {
     const cuda::OtherDevice* device = nullptr;
-    std::vector<std::int64_t> offsets;  // likewise, as that one sees them; of its own pools
+    std::uint32_t pool = 0;
   };
   std::vector<Other> others;
   std::int64_t in_place_keys = 0;  // elsewhere, of a step that reads all of them over the link
 };
+
+/// The same with its addresses moved from an upload at `from` to one at `to`.
+cuda::TravelPart moved(const cuda::TravelPart& part, const std::byte* from, const std::byte* to);
 
 /// Reused from step to step.
 class GpuStepPacker {
@@ -45,7 +51,9 @@ class GpuStepPacker {
 
   struct Packed {
     GpuBatch batch;  // addresses in the device buffer; `chunks` and `travel` are left to the caller
-    cuda::TravelWork travel;  // without parts where nothing travels; no workspace and event yet
+    /// Without parts where nothing travels. All addresses are in the own device's buffer; workspace
+    /// and event are left to the caller.
+    cuda::TravelWork travel;
     std::int64_t keys_elsewhere = 0;  // of single tokens, where others could attend to them
     std::size_t bytes = 0;            // to upload
     bool too_large = false;           // `capacity` did not hold it; nothing is usable

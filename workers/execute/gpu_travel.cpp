@@ -28,7 +28,7 @@ GpuTravel::GpuTravel(const GpuDecoder& decoder, std::shared_ptr<PoolNumbers> poo
       in_place_keys_(in_place_keys),
       key_link_us_(static_cast<double>(key_bytes) / kLinkBytesPerUs) {}
 
-/// Whether there is room for partial results. Pools are made before: a GPU that is full has none.
+/// Pools are made before: a GPU that is full has none.
 bool GpuTravel::has_workspace() {
   if (workspace_.bytes() > 0 || no_room_) return !no_room_;
   try {
@@ -57,27 +57,27 @@ const GpuPools& GpuTravel::pools(int lane, bool decodes_only) {
   pools_.in_place_keys = choice_.travels(decodes_only) ? in_place_keys_ : kAllInPlaceKeys;
   pools_.offsets = numbers_->offsets();
   for (std::int64_t& offset : pools_.offsets) offset = elements(offset);
+  pools_.held.assign(pools_.offsets.size(), 0);
   pools_.device.assign(pools_.offsets.size(), 0);
   pools_.others.clear();
   if (!holders_) return pools_;
   const std::vector<PoolNumbers::Held> held = numbers_->holders();
   for (std::size_t i = 0; i < std::min(held.size(), pools_.device.size()); ++i) {
-    const cuda::OtherDevice* device = held[i].device < 0 ? nullptr : holders_->find(held[i].device);
-    if (device == nullptr || !has_workspace()) continue;
-    auto other = std::find_if(pools_.others.begin(), pools_.others.end(),
-                              [&](const auto& o) { return o.device == device; });
-    if (other == pools_.others.end()) {
-      pools_.others.push_back({device, std::vector<std::int64_t>(pools_.offsets.size(), 0)});
-      other = pools_.others.end() - 1;
-    }
-    other->offsets[i] = elements(held[i].offset);
-    pools_.device[i] = static_cast<int>(other - pools_.others.begin()) + 1;
+    const cuda::OtherDevice* const holder = device(held[i].device);
+    if (holder == nullptr || !has_workspace()) continue;
+    pools_.others.push_back({holder, static_cast<std::uint32_t>(i)});
+    pools_.held[i] = elements(held[i].offset);
+    pools_.device[i] = static_cast<int>(pools_.others.size());
   }
   return pools_;
 }
 
-void GpuTravel::begin(GpuStepPacker::Packed& packed, const std::byte* inputs, bool decodes_only,
-                      int lane, cuda::Stream stream) {
+const cuda::OtherDevice* GpuTravel::device(int ordinal) const {
+  return !holders_ || ordinal < 0 ? nullptr : holders_->find(ordinal);
+}
+
+void GpuTravel::begin(GpuStepPacker::Packed& packed, const std::byte* inputs,
+                      const std::byte* uploaded, bool decodes_only, int lane, cuda::Stream stream) {
   Timed& timed = timed_[lane];
   timed.told = !decodes_only || packed.keys_elsewhere <= in_place_keys_;
   if (!timed.told) {
@@ -86,15 +86,26 @@ void GpuTravel::begin(GpuStepPacker::Packed& packed, const std::byte* inputs, bo
     timed.begin.record(stream);
   }
   if (packed.travel.parts.empty()) return;
+  send(packed.travel, inputs, packed.bytes, uploaded, stream);
+  packed.batch.travel = &packed.travel;
+}
+
+void GpuTravel::send(cuda::TravelWork& travel, const std::byte* inputs, std::size_t bytes,
+                     const std::byte* uploaded, cuda::Stream stream) {
   if (!std::exchange(zeroed_, true)) {
     cuda::fill_bytes(workspace_.data(), 0, workspace_.bytes(), stream);
   }
-  for (const cuda::TravelPart& part : packed.travel.parts) {
-    part.device->upload(inputs, packed.bytes);
+  std::vector<const cuda::OtherDevice*> sent;
+  for (cuda::TravelPart& part : travel.parts) {
+    if (part.device == nullptr) continue;
+    if (std::find(sent.begin(), sent.end(), part.device) == sent.end()) {
+      part.device->upload(inputs, bytes);
+      sent.push_back(part.device);
+    }
+    part = moved(part, uploaded, part.device->inputs());
   }
-  packed.travel.asked = &asked_;
-  packed.travel.workspace = workspace_.data();
-  packed.batch.travel = &packed.travel;
+  travel.asked = &asked_;
+  travel.workspace = workspace_.data();
 }
 
 void GpuTravel::look() const {

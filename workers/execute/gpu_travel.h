@@ -23,13 +23,20 @@ class GpuTravel {
             std::shared_ptr<HolderDevices> holders, std::uint32_t in_place_keys,
             std::uint64_t key_bytes);
 
+  /// Makes room for partial results, once. False: there is none, and nothing travels.
+  bool has_workspace();
   /// For the next step, of a lane whose last one has ended. Without other devices where nothing may
   /// travel.
   const GpuPools& pools(int lane, bool decodes_only);
-  /// The step packed with them is on its way to the own device on `stream`: has what travels
-  /// follow, as long as `packed` lives.
-  void begin(GpuStepPacker::Packed& packed, const std::byte* inputs, bool decodes_only, int lane,
-             cuda::Stream stream);
+  /// The step packed with them is on its way from `inputs` to `uploaded` on the own device: has
+  /// what travels follow, as long as `packed` lives.
+  void begin(GpuStepPacker::Packed& packed, const std::byte* inputs, const std::byte* uploaded,
+             bool decodes_only, int lane, cuda::Stream stream);
+  /// Of a device that PoolNumbers::Held names: null if this process has no kernels there.
+  const cuda::OtherDevice* device(int ordinal) const;
+  /// Has the devices of `travel` get the upload, too: its addresses, in `uploaded`, become theirs.
+  void send(cuda::TravelWork& travel, const std::byte* inputs, std::size_t bytes,
+            const std::byte* uploaded, cuda::Stream stream);
   /// Whether the other devices still work. Throws CudaError.
   void look() const;
   /// It is queued.
@@ -44,7 +51,6 @@ class GpuTravel {
     bool travelled = false;
     double link_us = 0;
   };
-  bool has_workspace();
   void tell(Timed& timed);
 
   const GpuDecoder& decoder_;

@@ -6,6 +6,14 @@
 
 namespace baton {
 
+/// An address in an upload at `from` becomes that in one at `to`, which has the same in the same
+/// places. Null stays null.
+template <typename T>
+void move_upload(const T*& address, const std::byte* from, const std::byte* to) {
+  if (address == nullptr) return;
+  address = reinterpret_cast<const T*>(to + (reinterpret_cast<const std::byte*>(address) - from));
+}
+
 class UploadPlaces {
  public:
   UploadPlaces(std::byte* host, std::byte* device, std::size_t capacity)

@@ -56,7 +56,8 @@ std::optional<PoolNumbers::Found> PoolNumbers::find(AllocationId allocation) con
   const std::lock_guard lock(mutex_);
   const auto it = places_.find(allocation);
   if (it == places_.end()) return std::nullopt;
-  return Found{it->second.number(), distance(places_.at(own_).begin, it->second.begin)};
+  const Place& place = it->second;
+  return Found{place.number(), distance(places_.at(own_).begin, place.begin), held(place)};
 }
 
 std::vector<std::int64_t> PoolNumbers::offsets() const {
@@ -73,13 +74,16 @@ std::vector<std::int64_t> PoolNumbers::offsets() const {
 std::vector<PoolNumbers::Held> PoolNumbers::holders() const {
   const std::lock_guard lock(mutex_);
   std::vector<Held> holders(1);
-  const std::byte* const own = places_.at(own_).begin;
   for (const auto& [allocation, place] : places_) {
     holders.resize(std::max<std::size_t>(holders.size(), place.number() + 1));
-    if (place.holder.device < 0) continue;
-    holders[place.number()] = {place.holder.device, distance(own, place.holder.begin)};
+    holders[place.number()] = held(place);
   }
   return holders;
+}
+
+PoolNumbers::Held PoolNumbers::held(const Place& place) const {
+  if (place.holder.device < 0) return {};
+  return {place.holder.device, distance(places_.at(own_).begin, place.holder.begin)};
 }
 
 const RunStep& ResolvedRows::resolve(const RunStep& step, const PoolNumbers& pools) {

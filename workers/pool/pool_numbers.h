@@ -42,20 +42,21 @@ class PoolNumbers {
   /// Ids of a row's table as kernels have them, behind those that `ids` has. False: a pool is not
   /// here, or has no such block.
   bool resolve(const BatchRow& row, std::vector<BlockId>& ids) const;
-  /// What a pool is called here, and where it begins, from the own pool's first byte on.
-  struct Found {
-    std::uint32_t number = 0;
-    std::int64_t offset = 0;
-  };
-  std::optional<Found> find(AllocationId allocation) const;
-  /// By number: from the own pool's first byte to this one's. Numbers without a pool have 0.
-  std::vector<std::int64_t> offsets() const;
-  /// By number: the device that holds it, and from the own pool's first byte to where that one sees
-  /// it.
+  /// The device that holds a pool, and from the own pool's first byte to where that one sees it.
   struct Held {
     int device = -1;  // none but the own one
     std::int64_t offset = 0;
   };
+  /// What a pool is called here, and where it begins, from the own pool's first byte on.
+  struct Found {
+    std::uint32_t number = 0;
+    std::int64_t offset = 0;
+    Held held = {};
+  };
+  std::optional<Found> find(AllocationId allocation) const;
+  /// By number: from the own pool's first byte to this one's. Numbers without a pool have 0.
+  std::vector<std::int64_t> offsets() const;
+  /// By number.
   std::vector<Held> holders() const;
 
  private:
@@ -68,6 +69,7 @@ class PoolNumbers {
     std::uint32_t number() const { return first >> kPoolBlockBits; }
   };
   std::optional<std::uint32_t> free_number() const;
+  Held held(const Place& place) const;
 
   const AllocationId own_;
   mutable std::mutex mutex_;

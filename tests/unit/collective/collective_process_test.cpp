@@ -59,6 +59,19 @@ class Group {
 
 constexpr int kLost = 33;  // what a rank ends with that was let go
 
+/// Takes rank 0's bytes until the group is over.
+int exchange_bytes(const ExchangeMemory& memory, int rank) {
+  CollectiveOptions options;
+  options.patience = 20 * kMillisecond;
+  Collective c(memory, rank, options);
+  std::string bytes;
+  try {
+    for (;;) c.broadcast(bytes, 100);
+  } catch (const RankLost& e) {
+    return e.silent() ? 1 : kLost;
+  }
+}
+
 /// Exchanges until the group is over.
 int exchange_on(const ExchangeMemory& memory, int rank) {
   try {
@@ -201,19 +214,60 @@ TEST(CollectiveProcesses, OneThatFreezesWhileItComputesIsLeft) {
   EXPECT_LT(left - stopped, kComputePatience + kSecond);
 }
 
+/// Rank 0 looks, as it does while a step is on the devices, until `enough` says that it is enough.
+std::optional<RankLost> looks_until(Collective& c, const std::function<bool()>& enough) {
+  try {
+    while (!enough()) {
+      c.look_for_late();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  } catch (const RankLost& lost) {
+    return lost;
+  }
+  return std::nullopt;
+}
+
+/// Between two exchanges nobody waits for the others, and a rank that stands still is seen all the
+/// same. One that has come to the next exchange has nothing to get on with; one that computes does.
+TEST(CollectiveProcesses, OneThatFreezesBetweenExchangesIsSeen) {
+  Group group(ExchangeMemory::create(2).value(), [](const ExchangeMemory& memory, int rank) {
+    return compute_between(memory, rank, 60 * kSecond);
+  });
+  CollectiveOptions options;
+  options.patience = kComputePatience;
+  Collective c(group.memory, 0, options);
+  c.all_gather(1);
+  const TimeNs began = now_ns();
+  const auto computed = [&] { return now_ns() - began > 3 * kComputePatience; };
+  EXPECT_FALSE(looks_until(c, computed).has_value());
+  // What happens while nobody looks does not count.
+  std::this_thread::sleep_for(std::chrono::nanoseconds(3 * kComputePatience));
+  EXPECT_NO_THROW(c.look_for_late());
+  ::kill(group.pid_of(1), SIGSTOP);
+  const TimeNs stopped = now_ns();
+  const auto lost = looks_until(c, [&] { return now_ns() - stopped > 20 * kSecond; });
+  ASSERT_TRUE(lost.has_value());
+  EXPECT_EQ(lost->rank(), 1);
+  EXPECT_TRUE(lost->silent());
+  EXPECT_LT(now_ns() - stopped, kComputePatience + kSecond);
+  EXPECT_THROW(c.look_for_late(), RankLost);
+}
+
+TEST(CollectiveProcesses, OneThatWaitsForTheNextExchangeIsNotLate) {
+  Group group(ExchangeMemory::create(2).value(), exchange_bytes);
+  CollectiveOptions options;
+  options.patience = 20 * kMillisecond;
+  Collective c(group.memory, 0, options);
+  std::string bytes = "plan";
+  c.broadcast(bytes, 100);
+  const TimeNs began = now_ns();
+  EXPECT_FALSE(looks_until(c, [&] { return now_ns() - began > 200 * kMillisecond; }).has_value());
+  Collective::abort(group.memory, 0);
+}
+
 /// Rank 0 may be idle for hours: the others wait for its bytes without an end, but for its death.
 TEST(CollectiveProcesses, IdleRanksWaitForRankZero) {
-  Group group(ExchangeMemory::create(2).value(), [](const ExchangeMemory& memory, int rank) {
-    CollectiveOptions options;
-    options.patience = 20 * kMillisecond;
-    Collective c(memory, rank, options);
-    std::string bytes;
-    try {
-      for (;;) c.broadcast(bytes, 100);
-    } catch (const RankLost& e) {
-      return e.silent() ? 1 : kLost;
-    }
-  });
+  Group group(ExchangeMemory::create(2).value(), exchange_bytes);
   Collective c(group.memory, 0);
   for (int i = 0; i < 3; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(60));

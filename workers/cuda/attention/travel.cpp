@@ -12,12 +12,19 @@ void attend_over_devices(const DecodeAttention& attention, const DecodeCall& cal
   for (const TravelPart& part : travel.parts) {
     KvLayerView kv = call.kv;
     kv.pool_offsets = part.pool_offsets;
-    part.device->run(*travel.asked, [&](Stream there) {
+    const auto attend = [&](Stream there) {
       attention.run(call.qkv, call.out, kv, part.block_table, part.work, call.scale,
                     travel.workspace, there, nullptr, call.rule);
-    });
+    };
+    if (part.device == nullptr) {
+      attend(stream);
+    } else {
+      part.device->run(*travel.asked, attend);
+    }
   }
-  for (const TravelPart& part : travel.parts) part.device->wait_for(stream);
+  for (const TravelPart& part : travel.parts) {
+    if (part.device != nullptr) part.device->wait_for(stream);
+  }
   attention.merge(travel.merges, travel.rows, call.out, call.work.more_slots, travel.workspace,
                   stream, call.rule);
 }

@@ -13,12 +13,15 @@
 
 namespace baton::cuda {
 
-/// What another device does in a step. Addresses are of its own memory: OtherDevice::inputs().
+/// The pieces of a step that lie in one pool. Addresses are of the memory of `device`:
+/// OtherDevice::inputs().
 struct TravelPart {
+  /// Null: this process has no kernels there. The own device reads the keys over the link.
   const OtherDevice* device = nullptr;
+  std::uint32_t pool = 0;  // its number (workers/pool/pool_ids.h)
   DecodeWork work;
   const std::int32_t* block_table = nullptr;
-  const std::int64_t* pool_offsets = nullptr;  // by pool, from the own pool on
+  const std::int64_t* pool_offsets = nullptr;  // by pool, from the own pool on, as `device` sees it
 };
 
 /// A step's. The own device's pieces are among its DecodeWork.
