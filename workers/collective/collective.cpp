@@ -129,10 +129,11 @@ void Collective::look_for_late() {
   const TimeNs now = now_ns();
   if (now - looked_ > kAwhile) seen_.assign(static_cast<std::size_t>(ranks_), {0, now});
   looked_ = now;
+  const std::uint32_t next = head_.cells[static_cast<std::size_t>(rank_)].posted.load();
   for (int peer = 0; peer < ranks_; ++peer) {
     const auto at = static_cast<std::size_t>(peer);
     const std::uint32_t count = head_.progress[at].count.load(std::memory_order_relaxed);
-    const bool came = reached(head_.cells[at].posted.load(std::memory_order_acquire), round_);
+    const bool came = reached(head_.cells[at].posted.load(std::memory_order_acquire), next);
     Seen& seen = seen_[at];
     if (peer == rank_ || came || count != seen.progress) {
       seen = {count, now};

@@ -103,10 +103,9 @@ class Collective {
   /// The error (of the others): what came is longer than `most`.
   void broadcast(std::string& bytes, std::size_t most);
 
-  /// While this rank waits for something else, as for the end of a step on devices, again and
-  /// again: throws RankLost as an exchange would if another has not come to the next one and does
-  /// not get on for the patience. How long somebody has stood still is counted while it is looked
-  /// for alone.
+  /// By one thread beside that of the exchanges, again and again: throws RankLost as an exchange
+  /// would if another rank has not come to the next one and does not get on for the patience. How
+  /// long it has stood still is counted only while it is looked for.
   void look_for_late();
 
   /// From now on, for a rank that lives and does not come.
@@ -141,7 +140,7 @@ class Collective {
   CollectiveOptions options_;
   std::function<void()> look_;
   std::uint32_t round_ = 0;  // the one that is being filled
-  std::vector<Seen> seen_;   // by look_for_late()
+  std::vector<Seen> seen_;   // look_for_late()'s
   TimeNs looked_ = 0;
   CollectiveFigures figures_;
 };

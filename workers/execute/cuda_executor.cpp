@@ -570,7 +570,6 @@ void CudaExecutor::wait_for_end(const Lane& lane) {
       Collective::abort(group_->memory(), options_.rank, /*silent=*/true);
       throw RankLost(options_.rank, true);
     }
-    if (options_.rank == 0) look_for_late_ranks();
     if (lane.travels) travel_->look();
     group_->collective().progress().fetch_add(1, std::memory_order_relaxed);  // it lives
     if (now_ns() - began > kAwake) std::this_thread::sleep_for(kNap);
@@ -592,11 +591,8 @@ bool CudaExecutor::finished() {
   try {
     if (lane.ended.ended()) return true;
     if (lane.travels) travel_->look();
-    if (group_ != nullptr) group_->collective().look_for_late();
     return overdue(lane);
   } catch (const cuda::CudaError&) {
-    return true;
-  } catch (const RankLost&) {
     return true;
   }
 }

@@ -109,7 +109,7 @@ class CudaExecutor final : public Executor {
   ModelShape load_model(std::atomic<int>& percent);
   void meet_ranks(const ModelConfig& whole);
   cuda::RankExchange* meet_devices(int hidden);
-  std::vector<PoolRank> gather_handles() const;
+  std::vector<PoolRank> gather_handles();
   void choose_kernels_alike();
   Result<PoolExport> allocate_now(const PoolRequest& request);
   Result<GpuPool> make_pool(const PoolRequest& request, GpuPoolRequest gpu);
@@ -121,7 +121,6 @@ class CudaExecutor final : public Executor {
   void before_attention(Lane& lane, int layer);
   void wait_for_end(const Lane& lane);
   bool overdue(const Lane& lane) const;
-  void look_for_late_ranks();
   void record_graphs();
   void plan_graphs();
   cuda::Graph record_graph(const GpuBatch& batch);

@@ -77,7 +77,7 @@ cuda::RankExchange* CudaExecutor::meet_devices(int hidden) {
 }
 
 /// How others map the pools of all ranks, in their order. From here on steps come.
-std::vector<PoolRank> CudaExecutor::gather_handles() const {
+std::vector<PoolRank> CudaExecutor::gather_handles() {
   if (group_ == nullptr) return {PoolRank{device_.uuid, pool_->handle()}};
   Collective& all = group_->collective();
   const std::vector<std::string> uuids = all.all_gather(device_.uuid);
@@ -87,6 +87,7 @@ std::vector<PoolRank> CudaExecutor::gather_handles() const {
     ranks.push_back({uuids[rank], handles[rank]});
   }
   all.set_patience(options_.rank_timeout);
+  if (options_.rank == 0) ranks_.watch();
   return ranks;
 }
 
@@ -169,17 +170,6 @@ bool CudaExecutor::all_have_room_to_travel() {
   const std::uint64_t own = options_.elastic && travel_->has_workspace() ? 1 : 0;
   const std::vector<std::uint64_t> each = group_->collective().all_gather(own);
   return std::find(each.begin(), each.end(), std::uint64_t{0}) == each.end();
-}
-
-/// A rank that stands still amid launching a step keeps the others' kernels waiting, and rank 0 has
-/// nothing to hand to it by which that would show.
-void CudaExecutor::look_for_late_ranks() {
-  try {
-    group_->collective().look_for_late();
-  } catch (const RankLost& lost) {
-    ranks_.tell_lost(lost.what());
-    throw;
-  }
 }
 
 /// What was packed for this device is handed to the others; it lies in the same places there.

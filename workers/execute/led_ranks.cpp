@@ -1,5 +1,6 @@
 #include "workers/execute/led_ranks.h"
 
+#include <chrono>
 #include <stdexcept>
 #include <utility>
 
@@ -8,6 +9,8 @@
 namespace baton {
 
 namespace {
+
+constexpr auto kBetweenLooks = std::chrono::milliseconds(20);
 
 void throw_unless_ok(const Status& status) {
   if (status.code() == ErrorCode::invalid_argument) throw ModelError(status.message());
@@ -30,6 +33,19 @@ RankGroup& LedRanks::lead(const RankGroupOptions& options) {
 
 void LedRanks::wait_loaded(TimeNs patience) {
   throw_unless_ok(group_->wait_for(RankState::loaded, patience));
+}
+
+void LedRanks::watch() {
+  late_ = std::jthread([this](const std::stop_token& stop) {
+    try {
+      while (!stop.stop_requested()) {
+        group_->collective().look_for_late();
+        std::this_thread::sleep_for(kBetweenLooks);
+      }
+    } catch (const RankLost& lost) {
+      tell_lost(lost.what());
+    }
+  });
 }
 
 void LedRanks::tell_lost(const std::string& why) const {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "workers/collective/rank_group.h"
 #include "workers/execute/executor.h"
@@ -19,6 +20,10 @@ class LedRanks {
   RankGroup& lead(const RankGroupOptions& options);
   /// For all to have loaded their parts; throws likewise.
   void wait_loaded(TimeNs patience);
+  /// From now on a thread of its own looks whether they get on. Where steps are on devices, one
+  /// that stands still amid launching its step keeps everybody's kernels waiting, and perhaps this
+  /// process's calls of the driver, while rank 0 has nothing to exchange by which it would show.
+  void watch();
   /// On any thread: nothing can be computed any more.
   void tell_lost(const std::string& why) const;
   /// The same, by a thread beside that of the steps, which must not wait for that rank either.
@@ -29,7 +34,8 @@ class LedRanks {
  private:
   Executor::OnLost on_lost_;
   std::atomic<RankGroup*> led_{nullptr};  // for threads other than the one that leads
-  std::unique_ptr<RankGroup> group_;      // last: its thread uses the rest
+  std::unique_ptr<RankGroup> group_;      // its thread uses what is above
+  std::jthread late_;                     // uses the group
 };
 
 }  // namespace baton
