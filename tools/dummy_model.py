@@ -64,6 +64,9 @@ GEOMETRIES = {
 GEOMETRIES["qwen3-30b-a3b-fp8"] = GEOMETRIES["qwen3-30b-a3b"] | {
     "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
                             "weight_block_size": [128, 128]}}
+GEOMETRIES["gpt-oss-120b"] = GEOMETRIES["gpt-oss-20b"] | {
+    "num_hidden_layers": 36, "num_local_experts": 128,
+    "layer_types": ["sliding_attention", "full_attention"] * 18}
 GEOMETRIES["gpt-oss-20b-bf16"] = {k: v for k, v in GEOMETRIES["gpt-oss-20b"].items() if k != "quantization_config"}
 GEOMETRIES["70b"] = {**GEOMETRIES["8b"], "hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64,
                      "intermediate_size": 28672}

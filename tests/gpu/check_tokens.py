@@ -195,12 +195,18 @@ TOLD = {"logprobs": 5, "prompt_logprobs": 3}
 LENGTHS = [1, 2, 3, 15, 16, 17, 31, 33, 48, 63, 64, 65, 90, 100, 127, 129, 170, 200, 250, 300]
 
 
-def shared_by(config, ranks):
-    """Whether so many GPUs share the model: heads evenly, and features in tiles of 16 each."""
+def shared_by(config, ranks, in_blocks):
+    """Whether so many GPUs share the model: heads evenly, and features in tiles of 16 each, or in blocks of 32, not
+    evenly."""
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    sizes = [heads * dim, config.hidden_size, config.intermediate_size] + [
+    features = [config.intermediate_size] + [
         getattr(config, name, None) or 0 for name in ("moe_intermediate_size", "shared_expert_intermediate_size")]
+    sizes = [heads * dim, config.hidden_size]
+    if not in_blocks:
+        sizes += features
+    elif any(n % 32 or n < 32 * ranks for n in features if n):
+        return False
     return heads % ranks == 0 and (kv_heads % ranks == 0 or ranks % kv_heads == 0) and all(
         size % (16 * ranks) == 0 for size in sizes)
 
@@ -434,7 +440,8 @@ def main():
             elif name in QUANTIZED:
                 quantize(folder, values, QUANTIZED[name][1])
             reference = values if name in QUANTIZED else folder
-            if args.ranks > 1 and not shared_by(transformers.AutoConfig.from_pretrained(reference), args.ranks):
+            if args.ranks > 1 and not shared_by(transformers.AutoConfig.from_pretrained(reference), args.ranks,
+                                                name.startswith("mxfp4")):
                 print(f"{name:10} passed over: {args.ranks} GPUs do not share its sizes", flush=True)
                 continue
             model = load(reference, torch.float32)

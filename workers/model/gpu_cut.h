@@ -17,6 +17,10 @@ struct GpuCut : ModelCut {
   bool operator==(const GpuCut&) const = default;
 };
 
+/// A rank's of `total` features of a feed-forward part or of an expert, as evenly as they can be:
+/// in models whose experts are in MXFP4 in blocks of 32, which share a scale.
+Slice features_of(const ModelConfig& whole, const ModelCut& cut, int total);
+
 /// What one rank computes, as a model of its own: its heads and features. Hidden size, vocabulary
 /// and whatever is not cut stay as they are.
 ModelConfig config_of_rank(const ModelConfig& whole, const ModelCut& cut);

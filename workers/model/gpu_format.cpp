@@ -186,17 +186,16 @@ cuda::ExpertFormat gpu_expert_format(const ModelConfig& config, const Checkpoint
   if (keeps_fp8(config, checkpoint, layer, cut)) return cuda::ExpertFormat::fp8;
   const TensorNames& names = config.names;
   bool mxfp4 = config.quantization.mxfp4;
-  if (!cut.whole() || names.expert_storage != ExpertStorage::interleaved) {
-    return cuda::ExpertFormat::bf16;
-  }
+  if (names.expert_storage != ExpertStorage::interleaved) return cuda::ExpertFormat::bf16;
   if (checkpoint != nullptr) {
     const std::string experts =
         decoder_root(names, *checkpoint) + "layers." + std::to_string(layer) + "." + names.experts;
     mxfp4 = checkpoint->find(experts + "gate_up_proj_blocks") != nullptr &&
             checkpoint->find(experts + "down_proj_blocks") != nullptr;
   }
-  const int middle = config.layer(layer).experts.expert.intermediate;
-  const bool whole = config.hidden % cuda::kMxfp4Inputs == 0 && middle % cuda::kMxfp4Inputs == 0;
+  const Slice part = features_of(config, cut, config.layer(layer).experts.expert.intermediate);
+  const bool whole =
+      config.hidden % cuda::kMxfp4Inputs == 0 && part.count % cuda::kMxfp4Inputs == 0;
   return mxfp4 && whole ? cuda::ExpertFormat::mxfp4 : cuda::ExpertFormat::bf16;
 }
 

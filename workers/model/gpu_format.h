@@ -17,8 +17,8 @@
 
 namespace baton {
 
-/// How a layer's experts are kept: in MXFP4 if all their matrices are stored so, on one GPU; in FP8
-/// if they are stored so and each unit of 64 inputs has one scale, also of a rank; else in bf16.
+/// How a layer's experts are kept: in MXFP4 if all their matrices are stored so; in FP8 if they are
+/// stored so and each unit of 64 inputs has one scale, also of a rank; else in bf16.
 /// Without a checkpoint as the configuration says.
 cuda::ExpertFormat gpu_expert_format(const ModelConfig& config, const Checkpoint* checkpoint,
                                      int layer, const GpuCut& cut);

@@ -249,7 +249,8 @@ class Loader {
 
   /// A rank's features of each. In bf16 they are brought as a dense part is, which widens them.
   void experts(int layer, const ExpertSpec& e, const GpuLayer& to) {
-    const std::int64_t middle = cut_.part(e.expert.intermediate).count;
+    const LayerCut cut(c_, cut_, e.expert.intermediate);
+    const std::int64_t middle = cut.middle.count;
     const std::int64_t elements = middle * c_.hidden;
     if (to.expert_down.format == cuda::ExpertFormat::fp8) return fp8_experts(layer, e, to);
     const auto at = [](const float* first, std::int64_t i) {
@@ -260,9 +261,9 @@ class Loader {
       const float* up_bias = at(to.general.up_bias, 2 * middle * i);
       const float* down_bias = at(to.general.down_bias, std::int64_t{c_.hidden} * i);
       if (to.expert_down.format == cuda::ExpertFormat::mxfp4) {
-        mxfp4(from.gate, i, to.expert_gate_up);
-        mxfp4(from.down, i, to.expert_down);
-        put(from.up_bias, up_bias);
+        mxfp4(from.gate, {2 * cut.middle.first, 2 * middle}, {0, c_.hidden}, i, to.expert_gate_up);
+        mxfp4(from.down, {0, c_.hidden}, cut.middle, i, to.expert_down);
+        put(up_part(from.up_bias, e.expert, cut), up_bias);
         put(from.down_bias, down_bias);
         continue;
       }
@@ -282,11 +283,11 @@ class Loader {
         to);
   }
 
-  void mxfp4(const LinearSource& from, int expert, const cuda::ExpertWeight& to) {
-    const auto out = static_cast<int>(from.rows());
-    const auto in = static_cast<int>(from.columns());
-    upload_.mxfp4(*from.mxfp4, out, in,
-                  to.data + count_of(expert) * cuda::expert_bytes(to.format, out, in));
+  void mxfp4(const LinearSource& from, const Slice& rows, const Slice& columns, int expert,
+             const cuda::ExpertWeight& to) {
+    const std::size_t each = cuda::expert_bytes(to.format, static_cast<int>(rows.count),
+                                                static_cast<int>(columns.count));
+    upload_.mxfp4(*from.mxfp4, from.columns(), rows, columns, to.data + count_of(expert) * each);
   }
 
   static std::vector<float> values_of(const cpu::MatrixSource& m) {

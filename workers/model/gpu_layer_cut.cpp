@@ -15,7 +15,7 @@ void append(std::vector<float>& to, const std::vector<float>& all, std::int64_t 
 }  // namespace
 
 LayerCut::LayerCut(const ModelConfig& c, const GpuCut& cut, int intermediate)
-    : middle(cut.part(intermediate)),
+    : middle(features_of(c, cut, intermediate)),
       hidden(cut.part(c.hidden)),
       whole(cut.whole()),
       by_outputs(cut.by_outputs) {

@@ -35,9 +35,6 @@ std::size_t raw_bytes(const StoredPart& part) {
          aligned(part.group.size() * sizeof(std::int32_t));
 }
 
-std::size_t code_bytes(int out, int in) { return size(out) * size(in) / 2; }
-std::size_t scale_bytes(int out, int in) { return size(out) * size(in) / cuda::kMxfp4Inputs; }
-
 /// For messages: file and tensor.
 std::string name_of(const LinearSource& source) {
   if (source.lazy) return source.lazy->name;
@@ -171,16 +168,24 @@ void GpuUpload::widened(const DecodedPart& part, const Bf16* to) {
   wide_.push_back({part, const_cast<Bf16*>(to)});
 }
 
-void GpuUpload::mxfp4(const Mxfp4Weight& source, int out, int in, const std::byte* to) {
-  mxfp4_.push_back({source, out, in, const_cast<std::byte*>(to)});
+void GpuUpload::mxfp4(const Mxfp4Weight& source, std::int64_t all_columns, const Slice& rows,
+                      const Slice& columns, const std::byte* to) {
+  // Two codes a byte, one scale for a block.
+  const auto part = [&](const std::byte* from, std::int64_t numbers) {
+    const std::int64_t pitch = all_columns / numbers;
+    return StoredRows{from + rows.first * pitch + columns.first / numbers,
+                      size(columns.count / numbers), size(pitch), size(rows.count)};
+  };
+  mxfp4_.push_back({part(source.codes, 2), part(source.scales, cuda::kMxfp4Inputs),
+                    static_cast<int>(rows.count), static_cast<int>(columns.count),
+                    source.alternating, source.name, const_cast<std::byte*>(to)});
 }
 
 std::size_t GpuUpload::largest_raw() const {
   std::size_t largest = 0;
   for (const QuantizedJob& job : quantized_) largest = std::max(largest, raw_bytes(job.source));
   for (const Mxfp4Job& job : mxfp4_) {
-    largest = std::max(
-        largest, aligned(code_bytes(job.out, job.in)) + aligned(scale_bytes(job.out, job.in)));
+    largest = std::max(largest, aligned(job.codes.all()) + aligned(job.scales.all()));
   }
   return largest;
 }
@@ -201,7 +206,7 @@ void GpuUpload::run(int ordinal, std::atomic<int>& percent) {
   cuda::copy_to_host(&found, bad.data(), sizeof found, stream.get());
   stream.synchronize();
   if (found == cuda::kBadMxfp4Scale) {
-    throw ModelError(mxfp4_.front().source.name +
+    throw ModelError(mxfp4_.front().name +
                      " (or another expert's): a scale above 2 is not served on device cuda");
   }
   if (found != 0) throw ModelError("a weight of an FP8 layer is not a number");
@@ -362,12 +367,10 @@ void GpuUpload::do_wide(const WideJob& job, Lane& lane) const {
 }
 
 void GpuUpload::do_mxfp4(const Mxfp4Job& job, Lane& lane, int* bad) {
-  const std::size_t codes = code_bytes(job.out, job.in);
-  const std::size_t scales = scale_bytes(job.out, job.in);
-  std::byte* const place = lane.raw.data() + aligned(codes);
-  lane.copy(lane.raw.data(), {job.source.codes, codes, codes, 1});
-  lane.copy(place, {job.source.scales, scales, scales, 1});
-  cuda::pack_mxfp4({job.out, job.in, lane.raw.data(), place, job.source.alternating}, job.to, bad,
+  std::byte* const scales = lane.raw.data() + aligned(job.codes.all());
+  lane.copy(lane.raw.data(), job.codes);
+  lane.copy(scales, job.scales);
+  cuda::pack_mxfp4({job.out, job.in, lane.raw.data(), scales, job.alternating}, job.to, bad,
                    lane.stream.get());
 }
 

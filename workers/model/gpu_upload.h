@@ -54,8 +54,10 @@ class GpuUpload {
   /// ... or any quantised layer rows of a matrix in bf16, rounded once.
   void widened(const DecodedPart& part, const cuda::Bf16* to);
 
-  /// A matrix of one expert in MXFP4, into memory that is zeroed.
-  void mxfp4(const Mxfp4Weight& source, int out, int in, const std::byte* to);
+  /// Rows and columns of a matrix of one expert in MXFP4, which has so many columns in all, into
+  /// memory that is zeroed. Of rows that alternate both of a feature; columns in blocks of 32.
+  void mxfp4(const Mxfp4Weight& source, std::int64_t all_columns, const Slice& rows,
+             const Slice& columns, const std::byte* to);
 
   /// `percent` rises to 99. Takes up to 1 GiB of the device on the way (a thread one layer's stored
   /// tensors), and of the host a thread one layer's whole numbers. No jobs are left then. Throws
@@ -95,8 +97,10 @@ class GpuUpload {
     cuda::Bf16* to = nullptr;
   };
   struct Mxfp4Job {
-    Mxfp4Weight source;
+    StoredRows codes, scales;
     int out = 0, in = 0;
+    bool alternating = false;
+    std::string name;  // for messages
     std::byte* to = nullptr;
   };
   class Lane;

@@ -66,6 +66,19 @@ std::uint64_t mxfp4_on_gpu(const TensorView& view, bool scales, bool kept) {
   return scales ? 0 : 4 * view.bytes;
 }
 
+/// The most that a rank has of an expert's features, in parts of an even share: blocks of 32 are
+/// not always as many for each, and units of 64 inputs are kept whole.
+double widest_share(const ModelConfig& config, int ranks) {
+  const int all = config.experts().expert.intermediate;
+  if (ranks == 1 || all == 0) return 1;
+  std::int64_t most = 0;
+  for (int r = 0; r < ranks; ++r) {
+    most = std::max(most, features_of(config, ModelCut{r, ranks}, all).count);
+  }
+  const std::int64_t kept = cuda::expert_units(static_cast<int>(most)) * cuda::kExpertUnit;
+  return static_cast<double>(kept) * ranks / all;
+}
+
 /// Of each layer, on a GPU of so many.
 std::vector<cuda::ExpertFormat> expert_formats(const ModelConfig& config,
                                                const Checkpoint& checkpoint, int ranks) {
@@ -218,7 +231,6 @@ class Fit {
       out_.lines.push_back("note     " + q_.name + " on GPUs: " + e.what());
       return;
     }
-    const RankWeights alone = rank_weights(q_.config, q_.checkpoint, TensorBytes::on_gpu);
     const KvPlan groups = kv_plan_of(q_.config, kDefaultTokensPerBlock);
     std::vector<std::uint64_t> free = machine_.gpus;
     std::sort(free.rbegin(), free.rend());
@@ -228,10 +240,8 @@ class Fit {
       const int heads = static_cast<int>(ModelCut{0, ranks}.kv_heads(q_.config).count);
       Need need;
       need.where = "on GPUs, " + count_of(ranks) + (ranks > 1 ? ", each" : "");
-      need.weights = ranks == 1
-                         ? alone.of_largest(1)
-                         : rank_weights(q_.config, q_.checkpoint, TensorBytes::on_gpus, ranks)
-                               .of_largest(ranks);
+      need.weights =
+          rank_weights(q_.config, q_.checkpoint, TensorBytes::on_gpu, ranks).of_largest(ranks);
       need.own = kOwnOnGpu + expanded_keys(q_.config, ranks);
       need.may = taken_of(free[static_cast<std::size_t>(ranks) - 1]);
       tell(need, [this, heads, groups](std::uint64_t tokens) {
@@ -319,9 +329,8 @@ RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint
   const std::string head = head_name(names, checkpoint);
   const bool stored = how == TensorBytes::stored;
   std::vector<cuda::ExpertFormat> formats;
-  if (!stored) {
-    formats = expert_formats(config, checkpoint, how == TensorBytes::on_gpus ? ranks : 1);
-  }
+  const double share = widest_share(config, ranks);
+  if (!stored) formats = expert_formats(config, checkpoint, ranks);
   for (const auto& [name, view] : checkpoint.tensors()) {
     std::string_view rest(name);
     if (name.starts_with(layers)) {
@@ -330,10 +339,14 @@ RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint
       if (layer < 0 || layer >= config.layers) continue;  // of a part that is not served
       const bool expert = !names.experts.empty() && rest.starts_with(names.experts);
       const bool widened = expert || (config.latent.rank > 0 && is_part(rest, names.kv_b));
-      const std::uint64_t bytes =
-          expert && !stored ? expert_on_gpu(config.quantization, view, name.ends_with("_scales"),
-                                            formats[static_cast<std::size_t>(layer)])
-                            : bytes_of(config.quantization, view, how, widened);
+      const cuda::ExpertFormat format =
+          stored ? cuda::ExpertFormat::bf16 : formats[static_cast<std::size_t>(layer)];
+      std::uint64_t bytes = expert && !stored ? expert_on_gpu(config.quantization, view,
+                                                              name.ends_with("_scales"), format)
+                                              : bytes_of(config.quantization, view, how, widened);
+      if (expert && format == cuda::ExpertFormat::mxfp4) {
+        bytes = static_cast<std::uint64_t>(static_cast<double>(bytes) * share);
+      }
       add_tensor(config, rest, view.shape.size() == 1, bytes, how, out);
       continue;
     }

@@ -27,12 +27,11 @@ struct RankWeights {
   std::uint64_t of_all(int ranks) const;
 };
 
-/// As the tensors are stored, as one GPU has them (those that are not quantised in bf16), or as
-/// several have them (experts in MXFP4, too).
-enum class TensorBytes : std::uint8_t { stored, on_gpu, on_gpus };
-/// `ranks`: of several GPUs, how many.
+/// As the tensors are stored, or as GPUs have them: those that are not quantised in bf16.
+enum class TensorBytes : std::uint8_t { stored, on_gpu };
+/// `ranks`: of GPUs, how many share the model.
 RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint, TensorBytes how,
-                         int ranks = 2);
+                         int ranks = 1);
 
 /// Free memory, in bytes.
 struct MachineMemory {

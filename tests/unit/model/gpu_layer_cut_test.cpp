@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <map>
@@ -301,6 +302,15 @@ TEST(GpuCuts, LayersByPartsAreSharedOrRefusedWithTheNumbersThatFit) {
             "have 1, 2, 4, 8");
   EXPECT_EQ(refusal(gpt_oss, {{0, 2}, true}),
             "worker.ranks: experts in deterministic steps are not served by several GPUs yet");
+  // In MXFP4 blocks of 32 are shared, not as many by each.
+  ModelConfig in_blocks = gpt_oss;
+  in_blocks.quantization.mxfp4 = true;
+  EXPECT_EQ(refusal(in_blocks, {{0, 4}, false}), "");
+  EXPECT_EQ(refusal(in_blocks, {{0, 8}, false}), "");
+  for (LayerSpec& layer : in_blocks.parts) layer.experts.expert.intermediate = 96;
+  EXPECT_EQ(refusal(in_blocks, {{0, 4}, false}),
+            "worker.ranks: 4 GPUs cannot share the 96 features of an expert in multiples of 32; it "
+            "can have 1, 2");
 
   ModelConfig dense = load_model_config(golden("olmo2"));
   dense.hidden = 4096 + 32;
@@ -327,17 +337,39 @@ TEST(GpuCuts, LayersByPartsAreSharedOrRefusedWithTheNumbersThatFit) {
             "takes in multiples of 16; it can have 1");
 }
 
-/// Kept units are not parted between ranks.
-TEST(GpuCuts, ExpertsInMxfp4AreKeptByOneGpuAlone) {
-  const Model model("gpt_oss_mxfp4");
+/// Blocks of 32 share a scale and are not parted.
+TEST(GpuCuts, ExpertsInMxfp4AreKeptWhole) {
+  Model model("gpt_oss_mxfp4");
+  for (LayerSpec& layer : model.config.parts) layer.experts.expert.intermediate = 96;
   const GpuCut whole;
   const GpuCut half{{1, 2}, false};
-  for (const Checkpoint* files : {&model.files, static_cast<const Checkpoint*>(nullptr)}) {
+  const std::array<const Checkpoint*, 2> known{&model.files, nullptr};
+  for (const Checkpoint* files : known) {
     EXPECT_EQ(GpuFormats(model.config, files, whole).experts(0), cuda::ExpertFormat::mxfp4);
-    EXPECT_EQ(GpuFormats(model.config, files, half).experts(0), cuda::ExpertFormat::bf16);
+    EXPECT_EQ(GpuFormats(model.config, files, half).experts(0), cuda::ExpertFormat::mxfp4);
   }
   const Model plain("gpt_oss");
-  EXPECT_EQ(GpuFormats(plain.config, &plain.files, whole).experts(0), cuda::ExpertFormat::bf16);
+  EXPECT_EQ(GpuFormats(plain.config, &plain.files, half).experts(0), cuda::ExpertFormat::bf16);
+}
+
+TEST(GpuCuts, BlocksOfFeaturesLieBehindEachOther) {
+  ModelConfig c = of_gpt_oss();
+  EXPECT_EQ(features_of(c, ModelCut{1, 4}, 2880), (Slice{720, 720}));
+  c.quantization.mxfp4 = true;
+  for (const int ranks : {1, 2, 3, 4, 7, 8}) {
+    std::int64_t next = 0;
+    for (int r = 0; r < ranks; ++r) {
+      const ModelCut cut{r, ranks};
+      const Slice own = features_of(c, cut, 2880);
+      EXPECT_EQ(own.first, next);
+      EXPECT_EQ(own.count % 32, 0);
+      EXPECT_LE(std::abs(own.count - 2880 / ranks), 32);
+      EXPECT_EQ(LayerCut(c, {cut, false}, 2880).middle, own);
+      EXPECT_EQ(config_of_rank(c, cut).experts().expert.intermediate, own.count);
+      next = own.end();
+    }
+    EXPECT_EQ(next, 2880);
+  }
 }
 
 /// A unit of 64 inputs has one scale, whoever has the unit.

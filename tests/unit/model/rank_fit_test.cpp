@@ -144,8 +144,7 @@ TEST(RankFit, GpusShareWhatTheyServeTogetherAlone) {
             std::string::npos);
 }
 
-/// Each GPU has some features of every expert; those in MXFP4 are kept by one GPU, and bf16 on
-/// several.
+/// Each GPU has some features of every expert; those in MXFP4 are kept, in whole blocks of 32.
 TEST(RankFit, GpusCutExpertsByFeatures) {
   const Model plain("gpt_oss");
   const Model packed("gpt_oss_mxfp4");
@@ -153,7 +152,9 @@ TEST(RankFit, GpusCutExpertsByFeatures) {
   const RankWeights gpus = rank_weights(plain.config, plain.files, TensorBytes::on_gpu);
   EXPECT_GT(cpus.experts, 0U);
   EXPECT_EQ(gpus.experts, 0U);
-  const RankWeights widened = rank_weights(packed.config, packed.files, TensorBytes::on_gpus);
+  Model odd("gpt_oss_mxfp4");  // sizes that no block of kept ones has
+  for (LayerSpec& layer : odd.config.parts) layer.experts.expert.intermediate = 48;
+  const RankWeights widened = rank_weights(odd.config, odd.files, TensorBytes::on_gpu);
   const auto numbers = [](const ModelConfig& c) {
     const ExpertSpec& e = c.experts();
     return static_cast<std::uint64_t>(c.layers) * static_cast<std::uint64_t>(e.count) * 3 *
@@ -164,9 +165,12 @@ TEST(RankFit, GpusCutExpertsByFeatures) {
   EXPECT_EQ(widened.cut - kept.cut, numbers(packed.config) / 32 * (64 - 17));
   EXPECT_EQ(widened.repeated, kept.repeated);
 
-  Model odd("gpt_oss_mxfp4");  // sizes that no unit of kept ones has
-  for (LayerSpec& layer : odd.config.parts) layer.experts.expert.intermediate = 48;
-  EXPECT_EQ(rank_weights(odd.config, odd.files, TensorBytes::on_gpu).cut, widened.cut);
+  // Of three blocks one of two GPUs has two: four thirds of an even share.
+  Model uneven("gpt_oss_mxfp4");
+  for (LayerSpec& layer : uneven.config.parts) layer.experts.expert.intermediate = 96;
+  const RankWeights shared = rank_weights(uneven.config, uneven.files, TensorBytes::on_gpu, 2);
+  const double third = static_cast<double>(numbers(packed.config)) / 32 * 17 / 3;
+  EXPECT_NEAR(static_cast<double>(shared.cut - kept.cut), third, third / 10) << "but for biases";
 }
 
 TEST(RankFit, EachGpuHasTheWholeEmbedding) {
