@@ -477,7 +477,7 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
        "on GPUs, of requests that lie in the pools of several workers (scheduler.elastic): with up "
        "to so many of a step's keys on other GPUs these are read over the link; more are attended "
        "to on the GPU that they lie on, by this worker's kernels, which takes some 500 MiB there "
-       "(workers of one GPU; not latent keys); "
+       "(not latent keys); "
        "2147483647: none are",
        &W::in_place_keys, 0, 2'147'483'647},
       {"check_pulls",

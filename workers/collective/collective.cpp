@@ -123,21 +123,24 @@ void Collective::await_all() const {
   }
 }
 
-void Collective::look_for_late() {
+void Collective::look_for_late(const std::function<TimeNs(int rank, TimeNs late)>& patience) {
   constexpr TimeNs kAwhile = 100 * kMillisecond;
   if (const auto lost = loss(memory_)) throw *lost;
   const TimeNs now = now_ns();
-  if (now - looked_ > kAwhile) seen_.assign(static_cast<std::size_t>(ranks_), {0, now});
+  // This process may have stood still itself.
+  const TimeNs away = now - looked_ > kAwhile ? now - looked_ : 0;
   looked_ = now;
+  if (seen_.empty()) seen_.assign(static_cast<std::size_t>(ranks_), {0, now});
   const std::uint32_t next = head_.cells[static_cast<std::size_t>(rank_)].posted.load();
   for (int peer = 0; peer < ranks_; ++peer) {
     const auto at = static_cast<std::size_t>(peer);
     const std::uint32_t count = head_.progress[at].count.load(std::memory_order_relaxed);
     const bool came = reached(head_.cells[at].posted.load(std::memory_order_acquire), next);
     Seen& seen = seen_[at];
+    seen.moved = std::min(seen.moved + away, now);
     if (peer == rank_ || came || count != seen.progress) {
       seen = {count, now};
-    } else if (now - seen.moved >= options_.patience) {
+    } else if (const TimeNs late = now - seen.moved; late >= patience(peer, late)) {
       abort(memory_, peer, /*silent=*/true);
       throw loss(memory_).value_or(RankLost(peer, true));
     }

@@ -104,9 +104,10 @@ class Collective {
   void broadcast(std::string& bytes, std::size_t most);
 
   /// By one thread beside that of the exchanges, again and again: throws RankLost as an exchange
-  /// would if another rank has not come to the next one and does not get on for the patience. How
-  /// long it has stood still is counted only while it is looked for.
-  void look_for_late();
+  /// would if another rank has not come to the next one and does not get on for `patience` of it.
+  /// How long it has stood still is counted only while it is looked for. Of several that are late
+  /// for so long the first one that `patience` finds is named.
+  void look_for_late(const std::function<TimeNs(int rank, TimeNs late)>& patience);
 
   /// From now on, for a rank that lives and does not come.
   void set_patience(TimeNs patience) { options_.patience = patience; }

@@ -38,8 +38,6 @@ constexpr int kMaxWanted = 512;
 constexpr std::uint32_t kAllInPlace = std::numeric_limits<std::int32_t>::max();
 /// For rows that the host finishes.
 constexpr int kMaxSamplingThreads = 8;
-/// The longest that a step of several ranks computes.
-constexpr TimeNs kMostStepTime = 30 * kSecond;
 
 /// Lists that find no room send a row to the host.
 bool may_need_host(const BatchRow& row) {
@@ -295,10 +293,12 @@ Result<PoolExport> CudaExecutor::allocate_now(const PoolRequest& request) {
   // them.
   if (!made.kept) record_graphs();
   if (request.tells_layers && reads_in_place()) progress_.create(request);
-  if (group_ != nullptr)
+  if (group_ != nullptr) {
     progress_.while_waiting([&live = group_->collective().progress()] {
       live.fetch_add(1, std::memory_order_relaxed);
     });
+    progress_.void_if(group_->memory().head().aborted);
+  }
   return PoolExport{g,
                     gather_handles(),
                     pool_->host_part().handle(),
@@ -448,10 +448,11 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
 /// layer when it has had the layer's exchange, and the last one at the step's end. It comes to a
 /// meeting when its waits have ended, since no rank may read before that.
 void CudaExecutor::before_attention(Lane& lane, int layer) {
-  const auto written = static_cast<std::uint32_t>(layer);
-  progress_.await(lane.progress, written + 1);
-  progress_.tell(lane.progress, group_ == nullptr ? written + 1 : written, stream_->get());
-  if (group_ != nullptr && !lane.step->waits.empty()) decoder_->meet(stream_->get());
+  const auto before = static_cast<std::uint32_t>(layer);
+  if (group_ != nullptr) progress_.tell(lane.progress, before, stream_->get());
+  progress_.await(lane.progress, before + 1);
+  if (group_ == nullptr) return progress_.tell(lane.progress, before + 1, stream_->get());
+  if (!lane.step->waits.empty()) decoder_->meet(stream_->get());
 }
 
 /// The forward pass of rows that were uploaded. Every rank runs this for the same steps in the same

@@ -24,11 +24,12 @@ void GpuProgress::begin(OfStep& of, const RunStep& step, int layers) {
 void GpuProgress::tell(OfStep& of, std::uint32_t layers, cuda::Stream stream) {
   const bool last = layers == static_cast<std::uint32_t>(of.layers);
   if (layers == 0 || of.awaited.in_vain() || !tells() || !(of.each || last)) return;
-  of.tells.push_back({&progress_, of.step->term, of.step->step, layers});
+  of.tells.push_back({&progress_, of.step->term, of.step->step, layers, void_if_});
   cuda::call_host(
       stream,
       [](void* tell) {
         const auto& told = *static_cast<const Tell*>(tell);
+        if (told.void_if != nullptr && told.void_if->load() != 0) return;
         told.to->written(told.term, told.step, told.layers);
       },
       &of.tells.back());

@@ -6,6 +6,7 @@
 // more, callback and wait some ten microseconds.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -24,6 +25,7 @@ class GpuProgress {
     Term term = 0;
     StepId step = 0;
     std::uint32_t layers = 0;
+    const std::atomic<std::uint32_t>* void_if = nullptr;
   };
   /// One step on its way to the device and on it; reused when it has been collected.
   struct OfStep {
@@ -43,6 +45,9 @@ class GpuProgress {
 
   /// As LayerProgress::while_waiting().
   void while_waiting(std::function<void()> tell) { progress_.while_waiting(std::move(tell)); }
+  /// Nothing is told any more once this is not 0: kernels no longer wait for other ranks then, and
+  /// what they compute is void.
+  void void_if(const std::atomic<std::uint32_t>& aborted) { void_if_ = &aborted; }
 
   void begin(OfStep& of, const RunStep& step, int layers);
   /// Before the attention of the last of layers 0 .. layers - 1 is queued: until what its rows read
@@ -54,6 +59,7 @@ class GpuProgress {
 
  private:
   LayerProgress progress_;
+  const std::atomic<std::uint32_t>* void_if_ = nullptr;
 };
 
 }  // namespace baton

@@ -100,7 +100,9 @@ BroughtWeights bring_gpu_weights(const GpuWeightsRequest& request, std::atomic<i
   for (int i = 0; i < kTries; ++i) {
     WeightsLease lease = lease_weights(request.memory_socket, ask, waits);
     if (lease.device.handle.empty() || lease.device.bytes != bytes) {
-      if (!lease.why.empty()) spdlog::info("weights are not shared: {}", lease.why);
+      const bool other = lease.why.empty() && !lease.device.handle.empty();
+      const std::string why = other ? "those that are there have another size" : lease.why;
+      if (!why.empty()) spdlog::info("weights are not shared: {}", why);
       break;
     }
     if (take_shared(request, lease, bytes, percent, brought)) break;

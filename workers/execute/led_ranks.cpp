@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "ipc/process.h"
 #include "workers/model/error.h"
 
 namespace baton {
@@ -38,8 +39,15 @@ void LedRanks::wait_loaded(TimeNs patience) {
 void LedRanks::watch() {
   late_ = std::jthread([this](const std::stop_token& stop) {
     try {
+      // One that is not stopped may wait in the driver for a kernel that another rank, or another
+      // worker, keeps waiting.
+      const TimeNs patience = group_->collective().patience();
+      const auto patience_of = [&](int rank, TimeNs late) {
+        const bool stopped = late >= patience && process_stopped(group_->pid_of(rank));
+        return stopped ? patience : patience + kMostStepTime;
+      };
       while (!stop.stop_requested()) {
-        group_->collective().look_for_late();
+        group_->collective().look_for_late(patience_of);
         std::this_thread::sleep_for(kBetweenLooks);
       }
     } catch (const RankLost& lost) {

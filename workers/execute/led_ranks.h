@@ -12,6 +12,9 @@
 
 namespace baton {
 
+/// The longest that a step of several ranks takes on devices.
+constexpr TimeNs kMostStepTime = 30 * kSecond;
+
 class LedRanks {
  public:
   void on_lost(Executor::OnLost tell) { on_lost_ = std::move(tell); }
@@ -22,7 +25,8 @@ class LedRanks {
   void wait_loaded(TimeNs patience);
   /// From now on a thread of its own looks whether they get on. Where steps are on devices, one
   /// that stands still amid launching its step keeps everybody's kernels waiting, and perhaps this
-  /// process's calls of the driver, while rank 0 has nothing to exchange by which it would show.
+  /// process's calls of the driver, while rank 0 has nothing to exchange by which it would show. A
+  /// stopped process is given the group's patience, any other one kMostStepTime more.
   void watch();
   /// On any thread: nothing can be computed any more.
   void tell_lost(const std::string& why) const;

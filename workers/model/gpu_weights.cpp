@@ -46,8 +46,7 @@ void place_ropes(const ModelConfig& c, Places& places, GpuWeights& w) {
   }
 }
 
-/// A rank's part of the vocabulary. All ranks place as many rows, so that their weights are equally
-/// large.
+/// A rank's part of the vocabulary. All ranks place as many rows.
 LinearWeight place_head(const ModelConfig& c, const GpuFormats& formats, const GpuCut& cut,
                         Places& places, const Bf16* embedding) {
   const Slice tokens = cut.part(c.vocab);

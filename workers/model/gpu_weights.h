@@ -18,7 +18,7 @@ namespace baton {
 
 /// Of the places and their content: raised when the same bytes mean something else, so that nobody
 /// maps weights that another version of the program has left.
-constexpr std::uint32_t kGpuWeightLayoutVersion = 3;
+constexpr std::uint32_t kGpuWeightLayoutVersion = 4;
 
 /// A norm's weights and biases, fp32, [hidden]; null where there are none.
 struct GpuNorm {

@@ -218,7 +218,7 @@ TEST(CollectiveProcesses, OneThatFreezesWhileItComputesIsLeft) {
 std::optional<RankLost> looks_until(Collective& c, const std::function<bool()>& enough) {
   try {
     while (!enough()) {
-      c.look_for_late();
+      c.look_for_late([&](int, TimeNs) { return c.patience(); });
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   } catch (const RankLost& lost) {
@@ -242,7 +242,7 @@ TEST(CollectiveProcesses, OneThatFreezesBetweenExchangesIsSeen) {
   EXPECT_FALSE(looks_until(c, computed).has_value());
   // What happens while nobody looks does not count.
   std::this_thread::sleep_for(std::chrono::nanoseconds(3 * kComputePatience));
-  EXPECT_NO_THROW(c.look_for_late());
+  EXPECT_NO_THROW(c.look_for_late([](int, TimeNs) { return kComputePatience; }));
   ::kill(group.pid_of(1), SIGSTOP);
   const TimeNs stopped = now_ns();
   const auto lost = looks_until(c, [&] { return now_ns() - stopped > 20 * kSecond; });
@@ -250,7 +250,7 @@ TEST(CollectiveProcesses, OneThatFreezesBetweenExchangesIsSeen) {
   EXPECT_EQ(lost->rank(), 1);
   EXPECT_TRUE(lost->silent());
   EXPECT_LT(now_ns() - stopped, kComputePatience + kSecond);
-  EXPECT_THROW(c.look_for_late(), RankLost);
+  EXPECT_THROW(c.look_for_late([](int, TimeNs) { return kSecond; }), RankLost);
 }
 
 TEST(CollectiveProcesses, OneThatWaitsForTheNextExchangeIsNotLate) {
