@@ -58,7 +58,26 @@ inline const std::vector<std::string>& family_models() {
                                                   "deepseek_v2",
                                                   "deepseek_v3",
                                                   "deepseek_v2_lite",
-                                                  "kimi_k2"};
+                                                  "kimi_k2",
+                                                  "seed_oss",
+                                                  "ernie4_5",
+                                                  "olmoe",
+                                                  "minimax_m2",
+                                                  "solar_open",
+                                                  "gemma",
+                                                  "cohere",
+                                                  "glm4_moe_lite",
+                                                  "llava",
+                                                  "llava_onevision",
+                                                  "internvl",
+                                                  "smolvlm",
+                                                  "qwen2_vl",
+                                                  "qwen2_5_vl",
+                                                  "qwen3_vl",
+                                                  "qwen3_vl_moe",
+                                                  "glm4v",
+                                                  "glm4v_moe",
+                                                  "qwen3_vl_moe_turned"};
   return kNames;
 }
 

@@ -141,6 +141,11 @@ def make_model(folder, model_type, sizes, dtype, old_config, seed):
         old.unlink()
     model.to(dtype).save_pretrained(folder, max_shard_size=SHARDED.get(folder.name, "1GB"))
     (folder / "generation_config.json").unlink(missing_ok=True)
+    if folder.name.endswith("_turned"):
+        path = folder / "model.safetensors"
+        state = {name: tensor.transpose(1, 2).contiguous() if ".experts." in name else tensor
+                 for name, tensor in safetensors.torch.load_file(path).items()}
+        safetensors.torch.save_file(state, path, metadata={"format": "pt"})
     if old_config:
         path = folder / "config.json"
         config = json.loads(path.read_text())

@@ -71,6 +71,7 @@ def turned(theta=10000.0, **more):
 
 
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+FAMILIES["seed_oss"] = ("SeedOssConfig", HEADS | {"head_dim": 64, "attention_bias": True, "rope_parameters": turned()})
 FAMILIES["phi3"] = ("Phi3Config", HEADS | {"sliding_window": 48})
 # Families whose layers are computed part by part.
 BY_PARTS = {
@@ -114,6 +115,16 @@ BY_PARTS = {
         "n_shared_experts": 2, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2,
         "routed_scaling_factor": 1.7, "use_qk_norm": True, "attention_bias": True,
         "rope_parameters": turned(partial_rotary_factor=0.5)}),
+}
+BY_PARTS |= {
+    "gemma": ("GemmaConfig", HEADS | {"head_dim": 64, "rope_parameters": turned()}),
+    "cohere": ("CohereConfig", HEADS | {"logit_scale": 0.3, "rope_parameters": turned()}),
+    "ernie4_5": ("Ernie4_5Config", HEADS | {"head_dim": 64, "use_bias": True, "rope_parameters": turned(5000.0)}),
+    "olmoe": ("OlmoeConfig", HEADS | {"num_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 96,
+                                      "rope_parameters": turned()}),
+    "minimax_m2": ("MiniMaxM2Config", HEADS | {"head_dim": 64, "num_local_experts": 8, "num_experts_per_tok": 3,
+                                               "intermediate_size": 96,
+                                               "rope_parameters": turned(partial_rotary_factor=0.5)}),
 }
 MLA = {"num_attention_heads": 8, "num_key_value_heads": 8, "n_routed_experts": 16, "num_experts_per_tok": 3,
        "moe_intermediate_size": 96, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2,
@@ -187,7 +198,8 @@ QUANTIZED = {
     "q4_k": ("llama", ["q4_k", "q8_0"]),
 }
 # Experts: layer kernels of few rows, and no deterministic steps over ranks.
-SPARSE = ("deepseek_v2", "deepseek_v3", "mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss")
+SPARSE = ("deepseek_v2", "deepseek_v3", "mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss", "olmoe",
+          "minimax_m2")
 SINGLE = ("packed8", "gptq8", "q8_0", "q4_k")  # the layer kernel does not multiply eight bits
 EDITS = {"repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2,
          "logit_bias": [[11, 2.5], [700, -4.0], [11, 0.5]], "bad_words": [[5], [9], [17, 23]]}

@@ -273,7 +273,7 @@ FeedForwardSource CheckpointReader::feed_forward(const std::string& prefix, cons
 
 FeedForwardSource CheckpointReader::expert(int layer, int index) {
   const TensorNames& n = config_.names;
-  if (n.expert_storage == ExpertStorage::interleaved) return stacked_expert(layer, index);
+  if (n.expert_storage != ExpertStorage::each) return stacked_expert(layer, index);
   const std::string prefix = this->prefix(layer) + n.experts + std::to_string(index) + ".";
   return feed_forward(prefix, config_.layer(layer).experts.expert,
                       {"", n.expert_gate, n.expert_up, n.expert_down});
@@ -282,7 +282,7 @@ FeedForwardSource CheckpointReader::expert(int layer, int index) {
 void CheckpointReader::leave_expert(int layer, int index) {
   const TensorNames& n = config_.names;
   // One tensor for all experts is taken by whoever reads one of them.
-  const bool apart = n.expert_storage != ExpertStorage::interleaved;
+  const bool apart = n.expert_storage == ExpertStorage::each;
   const std::string prefix =
       this->prefix(layer) + n.experts + (apart ? std::to_string(index) + "." : "");
   const auto& tensors = checkpoint_.tensors();

@@ -189,6 +189,7 @@ class CheckpointReader {
   FeedForwardSource stacked_expert(int layer, int index);
   LinearSource transposed_expert(const std::string& name, std::int64_t out, std::int64_t in,
                                  int expert, bool alternate);
+  LinearSource stored_expert(const std::string& name, std::int64_t out, std::int64_t in, int expert);
   LinearSource mxfp4_expert(const std::string& name, std::int64_t out, std::int64_t in, int expert,
                             bool alternate);
   std::string prefix(int layer) const;

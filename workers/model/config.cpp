@@ -26,6 +26,7 @@ const Family& family_of(const Settings& s) {
   const Json& architectures = s.at("architectures");
   std::string known;
   for (const Family& family : families()) {
+    if (family.architecture.empty()) continue;
     if (architectures == Json::array({family.architecture})) {
       const auto type = s.text_or("model_type", family.model_type);
       const auto& others = family.other_types;
@@ -42,7 +43,10 @@ const Family& family_of(const Settings& s) {
 
 const Family& text_family(const Settings& s, const std::string& type) {
   for (const Family& family : families()) {
-    if (family.text_of.empty() && family.model_type == type) return family;
+    const auto& others = family.other_types;
+    if (!family.text_of.empty()) continue;
+    if (family.model_type == type || std::find(others.begin(), others.end(), type) != others.end())
+      return family;
   }
   s.refuse("model_type", type + " is not supported as the text half of a model");
 }
@@ -152,10 +156,14 @@ ModelConfig parse_model_config(const std::string& config, const std::string& gen
     read_spec(s, family, c);
   } else {
     // Both halves share lm_head, so that the outer file says whether it is tied where it says so.
-    const Settings text = s.object("text_config");
-    read_spec(text, text_family(text, text.text_or("model_type", family.text_of)), c);
+    const bool inside = s.has("text_config");
+    const Settings text = inside ? s.object("text_config") : s;
+    const auto type = inside ? text.text_or("model_type", family.text_of) : family.text_of;
+    read_spec(text, text_family(text, type), c);
     c.tied_embeddings = s.flag_or("tie_word_embeddings", c.tied_embeddings);
     c.names.roots = family.names.roots;
+    if (family.names.expert_storage != ExpertStorage::each)
+      c.names.expert_storage = family.names.expert_storage;
     c.names.other_parts.insert(c.names.other_parts.end(), family.names.other_parts.begin(),
                                family.names.other_parts.end());
     read_ids(text, c);

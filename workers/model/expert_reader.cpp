@@ -53,6 +53,21 @@ LinearSource CheckpointReader::transposed_expert(const std::string& name, std::i
   return {matrix, std::nullopt, std::nullopt};
 }
 
+/// The same out of `name` [count, out, in]; with as many outputs as inputs it is [count, in, out].
+LinearSource CheckpointReader::stored_expert(const std::string& name, std::int64_t out,
+                                             std::int64_t in, int expert) {
+  const std::int64_t count = config_.experts().count;
+  const std::vector<std::int64_t> rows_first = {count, out, in};
+  const TensorView* const found = checkpoint_.find(name);
+  if (out == in || found == nullptr || found->shape != rows_first) {
+    return transposed_expert(name, out, in, expert, /*alternate=*/false);
+  }
+  MatrixSource matrix = as_matrix(take(name, rows_first), name, count * out, in);
+  matrix.data += expert * out * in * cpu::element_bytes(matrix.type);
+  matrix.rows = out;
+  return {matrix, std::nullopt, std::nullopt};
+}
+
 /// The same as MXFP4: `name`_blocks [count, out, in / 32, 16], two numbers a byte, the lower half
 /// first, and `name`_scales [count, out, in / 32], powers of two.
 LinearSource CheckpointReader::mxfp4_expert(const std::string& name, std::int64_t out,
@@ -105,6 +120,9 @@ FeedForwardSource CheckpointReader::stacked_expert(int layer, int index) {
   const std::string prefix = this->prefix(layer) + config_.names.experts;
   const auto read = [&](const std::string& name, std::int64_t out, std::int64_t in,
                         bool alternate) {
+    if (config_.names.expert_storage == ExpertStorage::stacked) {
+      return stored_expert(prefix + name, out, in, index);
+    }
     const bool packed = checkpoint_.find(prefix + name + "_blocks") != nullptr;
     return packed ? mxfp4_expert(prefix + name, out, in, index, alternate)
                   : transposed_expert(prefix + name, out, in, index, alternate);
@@ -122,8 +140,9 @@ FeedForwardSource CheckpointReader::stacked_expert(int layer, int index) {
   };
   FeedForwardSource expert;
   expert.gate = read("gate_up_proj", 2 * middle, hidden, true);
-  expert.up_bias = bias("gate_up_proj", 2 * middle, true);
   expert.down = read("down_proj", hidden, middle, false);
+  if (!spec.bias) return expert;
+  expert.up_bias = bias("gate_up_proj", 2 * middle, true);
   expert.down_bias = bias("down_proj", hidden, false);
   return expert;
 }

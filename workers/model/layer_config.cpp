@@ -190,6 +190,14 @@ std::vector<bool> sparse_layers(const Settings& s, const ExpertStyle& style, int
   if (style.leading_dense) {
     const int dense = s.integer_or("first_k_dense_replace", 0, 4096, 0);
     for (int i = 0; i < std::min(dense, layers); ++i) sparse[static_cast<std::size_t>(i)] = false;
+    if (!s.has("mlp_layer_types")) return sparse;
+    const std::vector<std::string> kinds = s.texts("mlp_layer_types", layers);
+    for (std::size_t i = 0; i < sparse.size(); ++i) {
+      if (kinds[i] != "dense" && kinds[i] != "sparse") {
+        s.refuse("mlp_layer_types", kinds[i] + " is not supported, only dense and sparse are");
+      }
+      sparse[i] = kinds[i] == "sparse";
+    }
   }
   return sparse;
 }

@@ -113,7 +113,8 @@ void read_scaling(const Settings& top, const Settings& s, const Family& family, 
     rope.dims = rotary_dims(s, share, turned_dims(c));
   }
   const std::string type = s.text_or("rope_type", s.text_or("type", "default"));
-  if (type == "default") return;
+  // Of texts, tokens have one position for all parts of a head that pictures' have several for.
+  if (type == "default" || type == "mrope") return;
   // The outer key comes first where a file has both, as in transformers.
   rope.original_context =
       top.positive_or("original_max_position_embeddings",
@@ -164,9 +165,14 @@ void read_ropes(const Settings& s, const Family& family, ModelConfig& c) {
   RopeConfig rope;
   rope.theta = s.positive_or("rope_theta", family.theta);
   rope.interleaved = family.interleaved && s.flag_or("rope_interleave", true);
-  const bool partial = rope_reads(family, "partial_rotary_factor");
-  rope.dims = rotary_dims(s, partial ? s.positive_or("partial_rotary_factor", family.partial) : 1.0,
-                          turned_dims(c));
+  double share = 1;
+  if (rope_reads(family, "partial_rotary_factor")) {
+    share = s.positive_or("partial_rotary_factor", family.partial);
+    if (rope_reads(family, "rotary_dim") && s.has("rotary_dim")) {
+      share = static_cast<double>(s.integer("rotary_dim", 2, 1024)) / turned_dims(c);
+    }
+  }
+  rope.dims = rotary_dims(s, share, turned_dims(c));
   c.ropes = {rope};
   if (family.local_theta != 0) {
     const double theta = family.local_theta > 0 ? family.local_theta : rope.theta;

@@ -277,6 +277,71 @@ TEST(Families, TheTextHalfOfAModelThatSeesPictures) {
   EXPECT_NE(refusal(other).find("use_bidirectional_attention: true"), std::string::npos);
 }
 
+/// Qwen2.5-VL as it was first published: the settings of both halves in one object.
+TEST(Families, TextHalvesWithoutAPartOfTheirOwn) {
+  Json json = file_of("qwen2_5_vl");
+  const ModelConfig inside = parse(json);
+  EXPECT_TRUE(inside.text_half);
+  const Json text = json["text_config"];
+  json.erase("text_config");
+  for (const auto& [key, value] : text.items()) {
+    if (key != "model_type" && key != "rope_parameters") json[key] = value;
+  }
+  json["rope_theta"] = text["rope_parameters"]["rope_theta"];
+  json["rope_scaling"] = {{"type", "mrope"}, {"mrope_section", {1, 2, 2}}};
+  const ModelConfig outside = parse(json);
+  EXPECT_EQ(describe(outside), describe(inside));
+  EXPECT_TRUE(outside.text_half);
+  EXPECT_EQ(outside.names.roots, (std::vector<std::string>{"model.language_model.", "model."}));
+  EXPECT_EQ(outside.eos_ids, inside.eos_ids);
+}
+
+/// A text half's own types are no folders.
+TEST(Families, TextHalvesAreNamedByTextConfigAlone) {
+  Json json = file_of("glm4v");
+  EXPECT_EQ(describe(parse(json)).find("glm4v"), std::string::npos);
+  json["text_config"]["model_type"] = "glm4v";
+  EXPECT_NE(refusal(json).find("glm4v is not supported as the text half"), std::string::npos);
+  json["architectures"] = {""};
+  EXPECT_NE(refusal(json).find("architectures"), std::string::npos);
+}
+
+/// MiniMax M2 as published: how much of a head turns is a number of components.
+TEST(Families, MiniMaxAsPublished) {
+  Json json = file_of("minimax_m2");
+  const std::string want = describe(parse(json));
+  const Json rope = json["rope_parameters"];
+  json.erase("rope_parameters");
+  json["rope_theta"] = rope["rope_theta"];
+  json["rotary_dim"] = 6;
+  json["use_qk_norm"] = true;
+  json["scoring_func"] = "sigmoid";
+  EXPECT_EQ(describe(parse(json)), want);
+  json["rotary_dim"] = 5;
+  EXPECT_NE(refusal(json), "");
+  json["rotary_dim"] = 6;
+  json["use_qk_norm"] = false;
+  EXPECT_NE(describe(parse(json)), want);
+  Json llama = file_of("mha");
+  llama["rotary_dim"] = 6;
+  EXPECT_NE(refusal(llama).find("rotary_dim"), std::string::npos);
+}
+
+TEST(Families, SparseLayersByName) {
+  Json json = file_of("glm4_moe_lite");
+  ModelConfig c = parse(json);
+  EXPECT_FALSE(c.sparse(0));
+  EXPECT_TRUE(c.sparse(1) && c.sparse(2));
+  json["mlp_layer_types"] = {"dense", "dense", "sparse"};
+  c = parse(json);
+  EXPECT_FALSE(c.sparse(1));
+  json["mlp_layer_types"] = {"dense", "wide", "sparse"};
+  EXPECT_NE(refusal(json).find("mlp_layer_types: wide"), std::string::npos);
+  json.erase("mlp_layer_types");
+  json["first_k_dense_replace"] = 2;
+  EXPECT_EQ(describe(parse(json)), describe(c));
+}
+
 TEST(Families, RefuseWhatTheirSpecsCannotSay) {
   struct Case {
     const char* name;
@@ -285,6 +350,9 @@ TEST(Families, RefuseWhatTheirSpecsCannotSay) {
   };
   const std::vector<Case> cases = {
       {"olmo2", "sliding_window", 8},
+      {"olmoe", "clip_qkv", 8.0},
+      {"seed_oss", "attention_out_bias", true},
+      {"cohere", "use_qk_norm", true},
       {"olmo2", "logits_scaling", 2.0},
       {"olmo2", "hidden_act", "gelu"},
       {"olmo3", "layer_types", {"full_attention"}},
@@ -377,12 +445,17 @@ TEST(Families, GpusTakeAllAndFuseLlamasPattern) {
       {"exaone4_full", false}, {"gemma2", false},
       {"gemma3", false},       {"gemma3_pictures", false},
       {"gpt_oss", false},      {"glm4_moe", false},
+      {"llava", true},         {"qwen2_5_vl", true},
+      {"qwen3_vl", true},      {"qwen3_vl_moe", true},
+      {"seed_oss", true},      {"olmoe", false},
+      {"minimax_m2", false},   {"gemma", false},
   };
   for (const auto& [name, fused] : cases) {
     EXPECT_EQ(has_fused_layers(parse(file_of(name))), fused) << name;
   }
   for (const char* name : {"ministral", "granite", "smollm3", "olmo2", "gemma2", "gemma3",
-                           "gpt_oss", "qwen2_moe", "mistral3_pictures"}) {
+                           "gpt_oss", "qwen2_moe", "mistral3_pictures", "seed_oss", "olmoe",
+                           "minimax_m2", "gemma", "cohere", "qwen3_vl_moe"}) {
     Json json = sized(name);
     Json& text = json.contains("text_config") ? json["text_config"] : json;
     text["head_dim"] = 16;

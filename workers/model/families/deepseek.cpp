@@ -40,8 +40,13 @@ Family deepseek(const std::string& architecture, const std::string& type,
 }  // namespace
 
 std::vector<Family> deepseek_families() {
+  // GLM 4.7 Flash has V3's layers.
+  Family glm_lite = deepseek("Glm4MoeLiteForCausalLM", "glm4_moe_lite", {}, kV3Experts);
+  glm_lite.must_say = {"num_experts_per_tok", "q_lora_rank"};
+  glm_lite.defaults = R"({"first_k_dense_replace": 1})";
+  glm_lite.norm.eps = 1e-5;
   return {deepseek("DeepseekV2ForCausalLM", "deepseek_v2", {}, kV2Experts),
-          deepseek("DeepseekV3ForCausalLM", "deepseek_v3", {"kimi_k2"}, kV3Experts)};
+          deepseek("DeepseekV3ForCausalLM", "deepseek_v3", {"kimi_k2"}, kV3Experts), glm_lite};
 }
 
 }  // namespace baton

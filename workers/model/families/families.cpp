@@ -8,7 +8,7 @@ const std::vector<Family>& families() {
   static const std::vector<Family> kFamilies = [] {
     std::vector<Family> all;
     for (const auto table : {deepseek_families, llama_families, olmo_families, phi_families,
-                             glm_families, gemma_families, gpt_oss_families}) {
+                             glm_families, gemma_families, gpt_oss_families, picture_families}) {
       for (Family& family : table()) all.push_back(std::move(family));
     }
     return all;
@@ -41,6 +41,9 @@ const std::vector<MathematicsKey>& mathematics_keys() {
       {"q_lora_rank", "null"},
       {"moe_layer_freq", "1"},
       {"index_topk", "null"},
+      {"attention_out_bias", "false"},
+      {"clip_qkv", "null"},
+      {"rotary_dim", "null"},
   };
   return kKeys;
 }

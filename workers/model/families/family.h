@@ -38,7 +38,7 @@ struct ExpertStyle {
   bool groups = false;  // `n_group`, `topk_group`, `routed_scaling_factor`
   bool group_pairs = true;
   bool sparse_step = true;        // `decoder_sparse_step`, `mlp_only_layers`
-  bool leading_dense = false;     // `first_k_dense_replace`
+  bool leading_dense = false;     // `first_k_dense_replace`, or `mlp_layer_types`
   std::string shared = {};        // key of the size of what every token takes beside
   std::string shared_count = {};  // or of how many experts' size it has
   bool shared_gate = false;
@@ -46,12 +46,13 @@ struct ExpertStyle {
 };
 
 struct Family {
-  std::string architecture = {};  // the only one of `architectures`
+  std::string architecture = {};  // the only one of `architectures`; empty: a text half alone
   std::string model_type = {};
   std::vector<std::string> other_types =
       {};  // of folders that compute the same under their own name
-  /// A model of several kinds of input: the family of its text half, whose settings stand in
-  /// `text_config`. Of this table only the two names above and `names` count then.
+  /// A model of several kinds of input: the model type of its text half where `text_config` says
+  /// none, or where there is none and the settings stand outside. Of this table only the two names
+  /// above and, of `names`, roots, other parts and how experts are stored count then.
   std::string text_of = {};
 
   /// Keys whose absence means a number of the family's own: they must be there. Null may be one.
@@ -119,5 +120,6 @@ std::vector<Family> llama_families();
 std::vector<Family> deepseek_families();
 std::vector<Family> olmo_families();
 std::vector<Family> phi_families();
+std::vector<Family> picture_families();
 
 }  // namespace baton

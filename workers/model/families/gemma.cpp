@@ -13,17 +13,6 @@ TensorNames gemma_names() {
   return names;
 }
 
-/// Of the text half in a folder that has the part for pictures, too.
-TensorNames gemma_text_names() {
-  TensorNames names = gemma_names();
-  names.roots = {"language_model.model.", "model.language_model."};
-  for (const char* outer : {"", "model."}) {
-    names.other_parts.push_back(std::string(outer) + "vision_tower.");
-    names.other_parts.push_back(std::string(outer) + "multi_modal_projector.");
-  }
-  return names;
-}
-
 Family gemma(const std::string& architecture, const std::string& type) {
   return {.architecture = architecture,
           .model_type = type,
@@ -58,11 +47,16 @@ std::vector<Family> gemma_families() {
   gemma3.defaults = R"({"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
                         "vocab_size": 262208, "max_position_embeddings": 131072,
                         "query_pre_attn_scalar": 256, "sliding_window": 4096})";
-  Family pictures = {.architecture = "Gemma3ForConditionalGeneration",
-                     .model_type = "gemma3",
-                     .text_of = "gemma3_text",
-                     .names = gemma_text_names()};
-  return {gemma2, gemma3, pictures};
+  const Family gemma1 = {.architecture = "GemmaForCausalLM",
+                         .model_type = "gemma",
+                         .must_say = {"num_key_value_heads", "head_dim"},
+                         .norm = {.offset = true},
+                         .bias_key = "attention_bias",
+                         .activation = Activation::gelu_tanh,
+                         .activations = {Activation::gelu_tanh},
+                         .embedding_times_root = true,
+                         .tied = true};
+  return {gemma1, gemma2, gemma3};
 }
 
 }  // namespace baton

@@ -14,6 +14,13 @@ const ExpertStyle kGlmExperts = {.count = {"n_routed_experts", "num_local_expert
                                  .leading_dense = true,
                                  .shared_count = "n_shared_experts"};
 
+ExpertStyle solar_experts() {
+  ExpertStyle style = kGlmExperts;
+  style.leading_dense = false;
+  return style;
+}
+const ExpertStyle kSolarExperts = solar_experts();
+
 TensorNames fused_names() {
   TensorNames names;
   names.gate_up = "mlp.gate_up_proj";
@@ -53,11 +60,19 @@ std::vector<Family> glm_families() {
   Family glm4 = glm("Glm4ForCausalLM", "glm4");
   glm4.norm_place = NormPlace::both;
   glm4.names = around_names();
+  Family pictures = glm4;  // of GLM 4.1V
+  pictures.architecture = {};
+  pictures.model_type = "glm4v_text";
+  pictures.must_say = {"num_key_value_heads"};
+  pictures.norm.eps = 1e-5;
+  pictures.partial = 1;
   return {
       glm("GlmForCausalLM", "glm"),
       glm4,
+      pictures,
       {.architecture = "Glm4MoeForCausalLM",
        .model_type = "glm4_moe",
+       .other_types = {"glm4v_moe_text"},
        .must_say = {"num_key_value_heads", "num_experts_per_tok", "first_k_dense_replace"},
        .reads = {"partial_rotary_factor", "use_qk_norm"},
        .norm = {.eps = 1e-5},
@@ -66,6 +81,16 @@ std::vector<Family> glm_families() {
        .bias_of_o = false,
        .partial = 0.5,
        .experts = &kGlmExperts,
+       .names = expert_names()},
+      {.architecture = "SolarOpenForCausalLM",
+       .model_type = "solar_open",
+       .must_say = {"num_key_value_heads", "num_experts_per_tok"},
+       .reads = {"partial_rotary_factor"},
+       .norm = {.eps = 1e-5},
+       .bias_key = "attention_bias",
+       .bias_of_o = false,
+       .theta = 1e6,
+       .experts = &kSolarExperts,
        .names = expert_names()},
   };
 }

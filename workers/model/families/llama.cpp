@@ -6,6 +6,11 @@ namespace {
 
 const ExpertStyle kMixtralExperts = {.intermediate = "intermediate_size", .normalise = true};
 const ExpertStyle kQwenExperts = {};
+const ExpertStyle kQwenPictureExperts = {.normalise = true};
+const ExpertStyle kMiniMaxExperts = {.intermediate = "intermediate_size",
+                                     .normalise = true,
+                                     .router = RouterKind::sigmoid,
+                                     .choice_bias = true};
 const ExpertStyle kQwen2Experts = {.shared = "shared_expert_intermediate_size",
                                    .shared_gate = true};
 
@@ -19,14 +24,9 @@ TensorNames mixtral_names() {
   return names;
 }
 
-/// Of the text half in a folder that has the part for pictures, too.
-TensorNames mistral_text_names() {
-  TensorNames names;
-  names.roots = {"language_model.model.", "model.language_model."};
-  for (const char* outer : {"", "model."}) {
-    names.other_parts.push_back(std::string(outer) + "vision_tower.");
-    names.other_parts.push_back(std::string(outer) + "multi_modal_projector.");
-  }
+TensorNames minimax_names() {
+  TensorNames names = mixtral_names();
+  names.choice_bias = "block_sparse_moe.e_score_correction_bias";
   return names;
 }
 
@@ -48,10 +48,6 @@ std::vector<Family> llama_families() {
        .model_type = "ministral",
        .must_say = {kv, "sliding_window"},
        .windows = Windows::listed},
-      {.architecture = "Mistral3ForConditionalGeneration",
-       .model_type = "mistral3",
-       .text_of = "mistral",
-       .names = mistral_text_names()},
       {.architecture = "MixtralForCausalLM",
        .model_type = "mixtral",
        .must_say = {kv, "rms_norm_eps", "num_experts_per_tok"},
@@ -61,11 +57,13 @@ std::vector<Family> llama_families() {
        .names = mixtral_names()},
       {.architecture = "Qwen2ForCausalLM",
        .model_type = "qwen2",
+       .other_types = {"qwen2_vl_text", "qwen2_5_vl_text"},
        .must_say = {kv},
        .qkv_bias = true,
        .windows = Windows::switched},
       {.architecture = "Qwen3ForCausalLM",
        .model_type = "qwen3",
+       .other_types = {"qwen3_vl_text"},
        .must_say = {kv, "head_dim"},
        .qk_norm = QkNorm::head,
        .windows = Windows::switched},
@@ -75,6 +73,11 @@ std::vector<Family> llama_families() {
        .qk_norm = QkNorm::head,
        .windows = Windows::switched,
        .experts = &kQwenExperts},
+      {.model_type = "qwen3_vl_moe_text",
+       .must_say = {kv, "num_experts_per_tok"},
+       .qk_norm = QkNorm::head,
+       .windows = Windows::switched,
+       .experts = &kQwenPictureExperts},
       {.architecture = "Qwen2MoeForCausalLM",
        .model_type = "qwen2_moe",
        .must_say = {kv, "num_experts_per_tok", "shared_expert_intermediate_size"},
@@ -86,6 +89,32 @@ std::vector<Family> llama_families() {
        .reads = {"mlp_bias", "embedding_multiplier", "attention_multiplier", "residual_multiplier",
                  "logits_scaling"},
        .bias_key = "attention_bias"},
+      {.architecture = "MiniMaxM2ForCausalLM",
+       .model_type = "minimax_m2",
+       .must_say = {kv, "head_dim", "num_experts_per_tok"},
+       .defaults = R"({"use_qk_norm": true})",
+       .reads = {"partial_rotary_factor", "rotary_dim", "use_qk_norm"},
+       .qk_norm = QkNorm::whole,
+       .theta = 5e6,
+       .next_layers = "num_mtp_modules",
+       .experts = &kMiniMaxExperts,
+       .names = minimax_names()},
+      {.architecture = "SeedOssForCausalLM",
+       .model_type = "seed_oss",
+       .must_say = {kv, "head_dim"},
+       .reads = {"mlp_bias"},
+       .bias_key = "attention_bias",
+       .bias_default = true,
+       .bias_of_o = false},
+      {.architecture = "Ernie4_5ForCausalLM",
+       .model_type = "ernie4_5",
+       .must_say = {kv, "head_dim"},
+       .norm = {.eps = 1e-5},
+       .bias_key = "use_bias",
+       .bias_of_mlp = true,
+       .interleaved = true,
+       .theta = 5e5,
+       .tied = true},
       {.architecture = "SmolLM3ForCausalLM",
        .model_type = "smollm3",
        .must_say = {kv},

@@ -11,10 +11,19 @@ TensorNames names_of_norms_after() {
   return names;
 }
 
+const ExpertStyle kOlmoeExperts = {.intermediate = "intermediate_size", .sparse_step = false};
+
 }  // namespace
 
 std::vector<Family> olmo_families() {
   return {
+      {.architecture = "OlmoeForCausalLM",
+       .model_type = "olmoe",
+       .must_say = {"num_key_value_heads", "num_experts", "num_experts_per_tok"},
+       .norm = {.eps = 1e-5},
+       .qk_norm = QkNorm::whole,
+       .bias_key = "attention_bias",
+       .experts = &kOlmoeExperts},
       {.architecture = "Olmo2ForCausalLM",
        .model_type = "olmo2",
        .norm = {.eps = 1e-5},
