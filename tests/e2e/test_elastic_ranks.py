@@ -129,7 +129,9 @@ class Deaths(Requests, unittest.TestCase):
         worker = {"step_delay_ms": 10, "rank_timeout_s": 1, **options.pop("worker", {})}
         return self.two(worker=worker, **options)
 
-    def amid_prompt(self, cluster):
+    def amid_prompt(self, cluster, blocks=BLOCKS):
+        # A prompt that one pool holds is not dealt out before each has mapped the other's.
+        wait_until(lambda: cluster.show("info")["max_context"] > blocks * 16, 20, "pools are read")
         stream = self.begin(cluster)
         wait_until(lambda: counters(cluster)["spreads"] == 1 and counters(cluster)["computed_tokens"] > 200, 20,
                    "the prompt is under way")
@@ -220,8 +222,9 @@ class Deaths(Requests, unittest.TestCase):
 
     def test_rank_0_stands_still(self):
         """The other worker has given up waiting for its layers, and computes the prompt alone."""
-        with self.serve(worker={"pool_blocks": 3 * BLOCKS}) as cluster:
-            stream = self.amid_prompt(cluster)
+        blocks = 3 * BLOCKS
+        with self.serve(worker={"pool_blocks": blocks}) as cluster:
+            stream = self.amid_prompt(cluster, blocks)
             cluster.signal("mixed1.0", signal.SIGSTOP)
             self.assertEqual(stream.finish(60), self.spread)
             cluster.signal("mixed1.0", signal.SIGKILL)
