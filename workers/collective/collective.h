@@ -104,9 +104,9 @@ class Collective {
   void broadcast(std::string& bytes, std::size_t most);
 
   /// By one thread beside that of the exchanges, again and again: throws RankLost as an exchange
-  /// would if another rank has not come to the next one and does not get on for `patience` of it.
-  /// How long it has stood still is counted only while it is looked for. Of several that are late
-  /// for so long the first one that `patience` finds is named.
+  /// would if another rank has not come to the next one and does not get on for patience(rank,
+  /// late). How long it has stood still is counted only while it is looked for. If several are
+  /// late, the lowest is named.
   void look_for_late(const std::function<TimeNs(int rank, TimeNs late)>& patience);
 
   /// From now on, for a rank that lives and does not come.

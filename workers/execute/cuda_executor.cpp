@@ -443,10 +443,10 @@ void CudaExecutor::launch_rows(const RunStep& step, Lane& lane) {
   fetch_results(lane);
 }
 
-/// A layer's keys and values are queued. Of several ranks, others may be behind with theirs: but
-/// what they give to an exchange comes behind the keys of the layers before it, so rank 0 tells a
-/// layer when it has had the layer's exchange, and the last one at the step's end. It comes to a
-/// meeting when its waits have ended, since no rank may read before that.
+/// A layer's keys and values are queued. A rank joins a layer's exchange behind its own keys of
+/// that layer. So rank 0 of several tells a layer when it has had the exchange, and the last one at
+/// the step's end. It comes to a meeting when its waits have ended, since no rank may read before
+/// that.
 void CudaExecutor::before_attention(Lane& lane, int layer) {
   const auto before = static_cast<std::uint32_t>(layer);
   if (group_ != nullptr) progress_.tell(lane.progress, before, stream_->get());

@@ -20,12 +20,12 @@ namespace baton {
 /// Where the pools lie that a step's tables name (PoolNumbers), by number.
 struct GpuPools {
   std::vector<std::int64_t> offsets;  // from the own pool on, in elements
-  /// Likewise, as the GPU sees it that holds it, where that one is among `others`.
+  /// The same offsets, as the GPU sees them that holds the pool, where it is among `others`.
   std::vector<std::int64_t> held;
   /// Who attends to it: 0 the own device, which reads what lies elsewhere over the link; else one
   /// of `others`, counted from 1.
   std::vector<int> device;
-  /// One for each pool: several may lie on one GPU, though not for every rank of a worker.
+  /// One entry a pool: two pools that lie on one GPU for rank 0 may lie on two for another rank.
   struct Other {
     const cuda::OtherDevice* device = nullptr;
     std::uint32_t pool = 0;

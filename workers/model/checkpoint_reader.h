@@ -83,9 +83,9 @@ struct LayerSource {
   LatentSource latent;                 // instead of q, k and v
   std::vector<float> input_norm;       // [hidden], the norm in front of the attention
   std::vector<float> attention_after;  // [hidden], of what it gives
-  LinearSource q;  // [heads * head_dim, hidden]; of a fused one all of qkv's rows
-  LinearSource k, v;                  // [kv_heads * head_dim, hidden]
-  std::vector<float> qkv_bias;        // q's, k's, v's: [qkv_columns()]
+  LinearSource q;               // [heads * head_dim, hidden]; of a fused one all of qkv's rows
+  LinearSource k, v;            // [kv_heads * head_dim, hidden]
+  std::vector<float> qkv_bias;  // q's, k's, v's: [qkv_columns()]
   std::vector<float> q_norm, k_norm;  // [head_dim], or [heads * head_dim] and [kv_heads * head_dim]
   std::vector<float> sinks;           // [heads]
   LinearSource o;                     // [hidden, heads * head_dim]
@@ -95,7 +95,7 @@ struct LayerSource {
   std::vector<float> norm_biases[4];  // of the four norms, in this order
   LinearSource router;                // [experts, hidden]; no rows in a dense layer
   std::vector<float> router_bias, choice_bias;  // [experts]
-  FeedForwardSource dense;            // empty in a sparse layer: expert() has its parts
+  FeedForwardSource dense;                      // empty in a sparse layer: expert() has its parts
   FeedForwardSource shared;
   LinearSource shared_gate;  // [1, hidden]
 };
@@ -157,7 +157,7 @@ class CheckpointReader {
   FeedForwardSource expert(int layer, int index);
   std::vector<float> final_norm();       // [hidden]
   std::vector<float> final_norm_bias();  // [hidden], or empty
-  LinearSource lm_head();           // [vocab, hidden]; the embedding's if they are tied
+  LinearSource lm_head();                // [vocab, hidden]; the embedding's if they are tied
   /// Refuses a tensor that nobody took: it would change the result in a model that has it.
   void expect_all_taken() const;
 
@@ -189,7 +189,9 @@ class CheckpointReader {
   FeedForwardSource stacked_expert(int layer, int index);
   LinearSource transposed_expert(const std::string& name, std::int64_t out, std::int64_t in,
                                  int expert, bool alternate);
-  LinearSource stored_expert(const std::string& name, std::int64_t out, std::int64_t in, int expert);
+  bool rows_first(const std::string& experts, std::int64_t middle) const;
+  LinearSource expert_in_rows(const std::string& name, std::int64_t out, std::int64_t in,
+                              int expert);
   LinearSource mxfp4_expert(const std::string& name, std::int64_t out, std::int64_t in, int expert,
                             bool alternate);
   std::string prefix(int layer) const;

@@ -22,6 +22,11 @@ std::string read_text(const std::filesystem::path& path, bool required) {
   return std::move(text).value().value_or("");
 }
 
+bool is_type(const Family& family, const std::string& type) {
+  const auto& others = family.other_types;
+  return family.model_type == type || std::find(others.begin(), others.end(), type) != others.end();
+}
+
 const Family& family_of(const Settings& s) {
   const Json& architectures = s.at("architectures");
   std::string known;
@@ -29,9 +34,7 @@ const Family& family_of(const Settings& s) {
     if (family.architecture.empty()) continue;
     if (architectures == Json::array({family.architecture})) {
       const auto type = s.text_or("model_type", family.model_type);
-      const auto& others = family.other_types;
-      if (type != family.model_type &&
-          std::find(others.begin(), others.end(), type) == others.end()) {
+      if (!is_type(family, type)) {
         s.refuse("model_type", type + " does not fit " + family.architecture);
       }
       return family;
@@ -43,10 +46,7 @@ const Family& family_of(const Settings& s) {
 
 const Family& text_family(const Settings& s, const std::string& type) {
   for (const Family& family : families()) {
-    const auto& others = family.other_types;
-    if (!family.text_of.empty()) continue;
-    if (family.model_type == type || std::find(others.begin(), others.end(), type) != others.end())
-      return family;
+    if (family.text_of.empty() && is_type(family, type)) return family;
   }
   s.refuse("model_type", type + " is not supported as the text half of a model");
 }
@@ -62,7 +62,7 @@ void refuse_other_mathematics(const Settings& s, const Family& family) {
     if (setting.key == family.bias_key) continue;
     if (!s.has(setting.key) || s.at(setting.key) == Json::parse(setting.neutral)) continue;
     const std::string value = s.at(setting.key).dump();
-    s.refuse(setting.key, value + " is not supported in " + family.architecture);
+    s.refuse(setting.key, value + " is not supported in " + family.name());
   }
 }
 
@@ -118,13 +118,44 @@ void read_spec(const Settings& said, const Family& family, ModelConfig& c) {
   read_ropes(s, family, c);
   read_layers(s, family, c);
   read_head(s, family, c);
-  // Layers behind the last one guess tokens further ahead; nothing here asks for that.
-  const int next = s.integer_or(family.next_layers, 0, 64, 0);
-  for (int i = 0; i < next; ++i) {
-    c.names.other_parts.push_back(c.names.roots.front() + "layers." + std::to_string(c.layers + i) +
-                                  ".");
-  }
   if (const std::string wrong = flaw(c); !wrong.empty()) s.refuse("architectures", wrong);
+}
+
+/// Layers behind the last one guess tokens further ahead; nothing here asks for that.
+void pass_over_next_layers(const Settings& s, const Family& family, ModelConfig& c) {
+  const int next = s.integer_or(family.next_layers, 0, 64, 0);
+  for (const std::string& root : c.names.roots) {
+    for (int i = 0; i < next; ++i) {
+      c.names.other_parts.push_back(root + "layers." + std::to_string(c.layers + i) + ".");
+    }
+  }
+}
+
+/// The text half of a folder whose other parts are not served. `s`: the whole file.
+void read_text_half(const Settings& s, const Family& folder, ModelConfig& c) {
+  const bool inside = s.has("text_config");
+  const Settings said = inside ? s.object("text_config") : s;
+  const Family& family =
+      text_family(said, inside ? said.text_or("model_type", folder.text_of) : folder.text_of);
+  Json json = Json::parse(family.text_defaults);
+  json.update(Json::parse(folder.text_defaults));
+  json.update(said.json());
+  const Settings text(json, said.where());
+  read_spec(text, family, c);
+  // lm_head lies outside of the text half: it is tied where either object says so, and where
+  // neither says anything as the family is.
+  const bool outside = s.has("tie_word_embeddings");
+  if (outside) {
+    c.tied_embeddings = s.flag_or("tie_word_embeddings", false) ||
+                        (said.has("tie_word_embeddings") && c.tied_embeddings);
+  }
+  c.names.roots = folder.names.roots;
+  if (folder.names.expert_storage != ExpertStorage::each)
+    c.names.expert_storage = folder.names.expert_storage;
+  c.names.other_parts.insert(c.names.other_parts.end(), folder.names.other_parts.begin(),
+                             folder.names.other_parts.end());
+  pass_over_next_layers(text, family, c);
+  c.text_half = true;
 }
 
 /// The ids that begin and end a text, where the file says some.
@@ -154,20 +185,10 @@ ModelConfig parse_model_config(const std::string& config, const std::string& gen
   const Family& family = family_of(s);
   if (family.text_of.empty()) {
     read_spec(s, family, c);
+    pass_over_next_layers(s, family, c);
   } else {
-    // Both halves share lm_head, so that the outer file says whether it is tied where it says so.
-    const bool inside = s.has("text_config");
-    const Settings text = inside ? s.object("text_config") : s;
-    const auto type = inside ? text.text_or("model_type", family.text_of) : family.text_of;
-    read_spec(text, text_family(text, type), c);
-    c.tied_embeddings = s.flag_or("tie_word_embeddings", c.tied_embeddings);
-    c.names.roots = family.names.roots;
-    if (family.names.expert_storage != ExpertStorage::each)
-      c.names.expert_storage = family.names.expert_storage;
-    c.names.other_parts.insert(c.names.other_parts.end(), family.names.other_parts.begin(),
-                               family.names.other_parts.end());
-    read_ids(text, c);
-    c.text_half = true;
+    read_text_half(s, family, c);
+    if (s.has("text_config")) read_ids(s.object("text_config"), c);
   }
   if (s.has("quantization_config")) {
     const bool mxfp4 = c.names.expert_storage == ExpertStorage::interleaved;

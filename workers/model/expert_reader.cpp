@@ -53,16 +53,24 @@ LinearSource CheckpointReader::transposed_expert(const std::string& name, std::i
   return {matrix, std::nullopt, std::nullopt};
 }
 
-/// The same out of `name` [count, out, in]; with as many outputs as inputs it is [count, in, out].
-LinearSource CheckpointReader::stored_expert(const std::string& name, std::int64_t out,
-                                             std::int64_t in, int expert) {
+/// Whether experts in one tensor are stored as [count, out, in], not [count, in, out]. Of a layer's
+/// two tensors at least one is not square.
+bool CheckpointReader::rows_first(const std::string& experts, std::int64_t middle) const {
   const std::int64_t count = config_.experts().count;
-  const std::vector<std::int64_t> rows_first = {count, out, in};
-  const TensorView* const found = checkpoint_.find(name);
-  if (out == in || found == nullptr || found->shape != rows_first) {
-    return transposed_expert(name, out, in, expert, /*alternate=*/false);
-  }
-  MatrixSource matrix = as_matrix(take(name, rows_first), name, count * out, in);
+  const std::int64_t hidden = config_.hidden;
+  const bool square = 2 * middle == hidden;
+  const TensorView* const found =
+      checkpoint_.find(experts + (square ? "down_proj" : "gate_up_proj"));
+  return found != nullptr &&
+         found->shape == (square ? std::vector<std::int64_t>{count, hidden, middle}
+                                 : std::vector<std::int64_t>{count, 2 * middle, hidden});
+}
+
+/// The matrix [out, in] of one expert out of `name` [count, out, in].
+LinearSource CheckpointReader::expert_in_rows(const std::string& name, std::int64_t out,
+                                              std::int64_t in, int expert) {
+  const std::int64_t count = config_.experts().count;
+  MatrixSource matrix = as_matrix(take(name, {count, out, in}), name, count * out, in);
   matrix.data += expert * out * in * cpu::element_bytes(matrix.type);
   matrix.rows = out;
   return {matrix, std::nullopt, std::nullopt};
@@ -121,7 +129,9 @@ FeedForwardSource CheckpointReader::stacked_expert(int layer, int index) {
   const auto read = [&](const std::string& name, std::int64_t out, std::int64_t in,
                         bool alternate) {
     if (config_.names.expert_storage == ExpertStorage::stacked) {
-      return stored_expert(prefix + name, out, in, index);
+      return rows_first(prefix, middle)
+                 ? expert_in_rows(prefix + name, out, in, index)
+                 : transposed_expert(prefix + name, out, in, index, /*alternate=*/false);
     }
     const bool packed = checkpoint_.find(prefix + name + "_blocks") != nullptr;
     return packed ? mxfp4_expert(prefix + name, out, in, index, alternate)

@@ -55,7 +55,8 @@ class GpuUpload {
   void widened(const DecodedPart& part, const cuda::Bf16* to);
 
   /// Rows and columns of a matrix of one expert in MXFP4, which has so many columns in all, into
-  /// memory that is zeroed. Of rows that alternate both of a feature; columns in blocks of 32.
+  /// memory that is zeroed. Where rows of gate and up alternate, `rows` has whole pairs; columns are
+  /// in blocks of 32.
   void mxfp4(const Mxfp4Weight& source, std::int64_t all_columns, const Slice& rows,
              const Slice& columns, const std::byte* to);
 

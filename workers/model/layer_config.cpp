@@ -48,7 +48,7 @@ std::vector<int> read_windows(const Settings& s, const Family& family, int layer
   int window = 0;
   if (s.has("sliding_window") && family.windows != Windows::switched) {
     if (family.windows == Windows::refused) {
-      s.refuse("sliding_window", "is not supported in " + family.architecture);
+      s.refuse("sliding_window", "is not supported in " + family.name());
     }
     window = s.integer("sliding_window", 1, 1 << 27);
   }
@@ -59,7 +59,7 @@ std::vector<int> read_windows(const Settings& s, const Family& family, int layer
     for (const Json& type : s.at("layer_types")) {
       if (type != same) {
         s.refuse("layer_types",
-                 type.dump() + " is not supported, only " + same + " is in " + family.architecture);
+                 type.dump() + " is not supported, only " + same + " is in " + family.name());
       }
     }
     return windows;
@@ -113,7 +113,8 @@ Activation read_activation(const Settings& s, const Family& family) {
       {"gelu_pytorch_tanh", Activation::gelu_tanh},
       {"gelu_new", Activation::gelu_tanh}};
   if (!s.has(family.act_key)) return family.activation;
-  const std::string name = s.text(family.act_key);
+  std::string name = s.text(family.act_key);
+  if (family.gelu_is_tanh && name == "gelu") name = "gelu_pytorch_tanh";
   std::string known;
   for (const auto& [text, activation] : kNames) {
     const auto& ours = family.activations;
@@ -234,11 +235,11 @@ ExpertSpec read_experts(const Settings& s, const Family& family) {
   e.choice_bias = style.choice_bias;
   e.normalise = s.flag_or("norm_topk_prob", style.normalise);
   if (e.normalise && !style.may_normalise) {
-    s.refuse("norm_topk_prob", "true is not supported in " + family.architecture);
+    s.refuse("norm_topk_prob", "true is not supported in " + family.name());
   }
   const std::string scores = style.router == RouterKind::sigmoid ? "sigmoid" : "softmax";
   if (const std::string said = s.text_or("scoring_func", scores); said != scores) {
-    s.refuse("scoring_func", said + " is not supported in " + family.architecture);
+    s.refuse("scoring_func", said + " is not supported in " + family.name());
   }
   if (style.groups) {
     e.group_pairs = style.group_pairs;
@@ -262,7 +263,7 @@ ExpertSpec read_experts(const Settings& s, const Family& family) {
 
 void refuse_experts(const Settings& s, const Family& family) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-    if (s.has(key)) s.refuse(key, "is not supported in " + family.architecture);
+    if (s.has(key)) s.refuse(key, "is not supported in " + family.name());
   }
 }
 

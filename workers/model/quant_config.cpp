@@ -85,7 +85,7 @@ void read_block(const Settings& s, const std::string& key, Quantization& q) {
 }
 
 Quantization read_fp8(const Settings& s) {
-  must_be(s, "fmt", "e4m3");
+  if (s.text_or("fmt", "e4m3") != "float8_e4m3fn") must_be(s, "fmt", "e4m3");  // MiniMax's word
   must_be(s, "activation_scheme", "dynamic");
   Quantization q;
   q.method = QuantMethod::fp8;

@@ -108,7 +108,7 @@ void read_scaling(const Settings& top, const Settings& s, const Family& family, 
   if (s.has("partial_rotary_factor")) {
     const double share = s.positive("partial_rotary_factor");
     if (share != 1.0 && !rope_reads(family, "partial_rotary_factor")) {
-      s.refuse("partial_rotary_factor", "only 1 is supported in " + family.architecture);
+      s.refuse("partial_rotary_factor", "only 1 is supported in " + family.name());
     }
     rope.dims = rotary_dims(s, share, turned_dims(c));
   }
@@ -135,7 +135,7 @@ void read_scaling(const Settings& top, const Settings& s, const Family& family, 
     rope.type = RopeType::longrope;
     read_longrope(s, rope, c.max_context);
   } else {
-    s.refuse("rope_type", type + " is not supported in " + family.architecture +
+    s.refuse("rope_type", type + " is not supported in " + family.name() +
                               ", only default, linear, dynamic, yarn and llama3 are");
   }
 }

@@ -265,6 +265,33 @@ TEST(CollectiveProcesses, OneThatWaitsForTheNextExchangeIsNotLate) {
   Collective::abort(group.memory, 0);
 }
 
+/// What a rank is given is asked for each; one that is given more is not named before it.
+TEST(CollectiveProcesses, TheOneWhosePatienceIsOverIsNamed) {
+  Group group(ExchangeMemory::create(3).value(), [](const ExchangeMemory& memory, int rank) {
+    return compute_between(memory, rank, 60 * kSecond);
+  });
+  Collective c(group.memory, 0);
+  c.all_gather(1);
+  const auto patience = [](int rank, TimeNs) {
+    return rank == 1 ? 60 * kSecond : kComputePatience;
+  };
+  EXPECT_NO_THROW(c.look_for_late(patience));
+  for (const int rank : {1, 2}) ::kill(group.pid_of(rank), SIGSTOP);
+  const TimeNs stopped = now_ns();
+  std::optional<RankLost> lost;
+  while (!lost && now_ns() - stopped < 20 * kSecond) {
+    try {
+      c.look_for_late(patience);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    } catch (const RankLost& e) {
+      lost = e;
+    }
+  }
+  ASSERT_TRUE(lost.has_value());
+  EXPECT_EQ(lost->rank(), 2);
+  EXPECT_TRUE(lost->silent());
+}
+
 /// Rank 0 may be idle for hours: the others wait for its bytes without an end, but for its death.
 TEST(CollectiveProcesses, IdleRanksWaitForRankZero) {
   Group group(ExchangeMemory::create(2).value(), exchange_bytes);

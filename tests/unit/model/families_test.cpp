@@ -296,6 +296,65 @@ TEST(Families, TextHalvesWithoutAPartOfTheirOwn) {
   EXPECT_EQ(outside.eos_ids, inside.eos_ids);
 }
 
+/// Llava 1.5's text_config as published, but for what is not read: the rest are defaults.
+TEST(Families, TextHalvesThatLeaveOutDefaults) {
+  const Json json = {{"architectures", {"LlavaForConditionalGeneration"}},
+                     {"model_type", "llava"},
+                     {"text_config",
+                      {{"architectures", {"LlamaForCausalLM"}},
+                       {"max_position_embeddings", 4096},
+                       {"model_type", "llama"},
+                       {"rms_norm_eps", 1e-05},
+                       {"vocab_size", 32064}}}};
+  const ModelConfig c = parse(json);
+  EXPECT_EQ(c.hidden, 4096);
+  EXPECT_EQ(c.layers, 32);
+  EXPECT_EQ(c.kv_heads, 32);
+  EXPECT_EQ(c.max_context, 4096);
+  EXPECT_EQ(c.layer(0).mlp.intermediate, 11008);
+  EXPECT_FALSE(c.tied_embeddings);
+  Json alone = json["text_config"];
+  EXPECT_NE(refusal(alone).find("hidden_size"), std::string::npos) << "no folder of texts says so";
+}
+
+TEST(Families, EitherObjectTiesTheHead) {
+  Json json = file_of("llava");
+  const auto tied = [&json](const Json& outside, const Json& inside) {
+    for (auto [object, value] : {std::pair(&json, &outside), {&json["text_config"], &inside}}) {
+      object->erase("tie_word_embeddings");
+      if (!value->is_null()) (*object)["tie_word_embeddings"] = *value;
+    }
+    return parse(json).tied_embeddings;
+  };
+  EXPECT_TRUE(tied(true, nullptr));
+  EXPECT_TRUE(tied(false, true));
+  EXPECT_TRUE(tied(nullptr, true));
+  EXPECT_FALSE(tied(false, nullptr));
+  EXPECT_FALSE(tied(nullptr, nullptr));
+  json = file_of("gemma3_pictures");
+  EXPECT_TRUE(tied(nullptr, nullptr)) << "as the family is";
+  EXPECT_FALSE(tied(false, nullptr));
+}
+
+TEST(Families, LayersThatGuessAheadArePassedOverUnderEveryRoot) {
+  Json json = file_of("glm4v_moe");
+  json["text_config"]["num_nextn_predict_layers"] = 1;
+  const std::vector<std::string> others = parse(json).names.other_parts;
+  for (const char* name : {"model.language_model.layers.3.", "model.layers.3."}) {
+    EXPECT_NE(std::find(others.begin(), others.end(), name), others.end()) << name;
+  }
+}
+
+/// The first Gemma's files say gelu, and mean its approximation.
+TEST(Families, TheFirstGemmasGelu) {
+  Json json = file_of("gemma");
+  const std::string want = describe(parse(json));
+  json["hidden_act"] = "gelu";
+  EXPECT_EQ(describe(parse(json)), want);
+  json["hidden_act"] = "silu";
+  EXPECT_NE(refusal(json).find("hidden_act: silu"), std::string::npos);
+}
+
 /// A text half's own types are no folders.
 TEST(Families, TextHalvesAreNamedByTextConfigAlone) {
   Json json = file_of("glm4v");
@@ -316,6 +375,11 @@ TEST(Families, MiniMaxAsPublished) {
   json["rotary_dim"] = 6;
   json["use_qk_norm"] = true;
   json["scoring_func"] = "sigmoid";
+  json["num_mtp_modules"] = 3;
+  json["quantization_config"] = {{"quant_method", "fp8"},
+                                 {"fmt", "float8_e4m3fn"},
+                                 {"activation_scheme", "dynamic"},
+                                 {"weight_block_size", {128, 128}}};
   EXPECT_EQ(describe(parse(json)), want);
   json["rotary_dim"] = 5;
   EXPECT_NE(refusal(json), "");

@@ -13,8 +13,8 @@
 
 namespace baton::cuda {
 
-/// The pieces of a step that lie in one pool. Addresses are of the memory of `device`:
-/// OtherDevice::inputs().
+/// The pieces of a step that lie in one pool. Packed with addresses of the own device's upload,
+/// which become those of OtherDevice::inputs() where there is a `device`.
 struct TravelPart {
   /// Null: this process has no kernels there. The own device reads the keys over the link.
   const OtherDevice* device = nullptr;

@@ -1,4 +1,5 @@
-// DeepSeek V2 and V3: latent keys and values, experts in groups, some that every token takes.
+// DeepSeek V2 and V3, and GLM 4.7 Flash: latent keys and values, experts in groups, some that every
+// token takes.
 #include "workers/model/families/family.h"
 
 namespace baton {

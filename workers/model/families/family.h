@@ -38,7 +38,7 @@ struct ExpertStyle {
   bool groups = false;  // `n_group`, `topk_group`, `routed_scaling_factor`
   bool group_pairs = true;
   bool sparse_step = true;        // `decoder_sparse_step`, `mlp_only_layers`
-  bool leading_dense = false;     // `first_k_dense_replace`, or `mlp_layer_types`
+  bool leading_dense = false;     // `first_k_dense_replace`; `mlp_layer_types` comes first
   std::string shared = {};        // key of the size of what every token takes beside
   std::string shared_count = {};  // or of how many experts' size it has
   bool shared_gate = false;
@@ -59,6 +59,9 @@ struct Family {
   std::vector<std::string> must_say = {};
   /// A JSON object: what transformers takes for keys that are not there.
   std::string defaults = "{}";
+  /// Likewise of a text half, whose `text_config` may leave out whatever is a default; a folder's
+  /// own come before those of its text half's family.
+  std::string text_defaults = "{}";
   /// Keys of mathematics_keys() that the family has: the others are refused when they are set.
   std::vector<std::string> reads = {};
 
@@ -93,12 +96,16 @@ struct Family {
   std::string act_key = "hidden_act";
   Activation activation = Activation::silu;                  // where config.json says none
   std::vector<Activation> activations = {Activation::silu};  // those that it may say
+  bool gelu_is_tanh = false;  // whichever of the two config.json says
   bool gated = true;
   const ExpertStyle* experts = nullptr;  // null: dense
 
   bool embedding_times_root = false;  // the embedding is multiplied by sqrt(hidden)
   bool tied = false;                  // where config.json does not say
   TensorNames names = {};
+
+  /// For messages.
+  const std::string& name() const { return architecture.empty() ? model_type : architecture; }
 };
 
 /// All of them, in the order in which they are named in messages.

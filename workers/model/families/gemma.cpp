@@ -1,5 +1,5 @@
-// Gemma 2 and 3: norms around both parts with weights from 1, gates of GELU, an embedding scaled
-// by the root of its width.
+// Gemma: weights of norms count from 1, gates of GELU, an embedding scaled by the root of its
+// width; 2 and 3 have norms around both parts, the first in front of them.
 #include "workers/model/families/family.h"
 
 namespace baton {
@@ -54,6 +54,7 @@ std::vector<Family> gemma_families() {
                          .bias_key = "attention_bias",
                          .activation = Activation::gelu_tanh,
                          .activations = {Activation::gelu_tanh},
+                         .gelu_is_tanh = true,
                          .embedding_times_root = true,
                          .tied = true};
   return {gemma1, gemma2, gemma3};

@@ -1,5 +1,6 @@
 // GLM 4: half of each head turns; the dense ones in pairs of neighbours, with norms around both
-// parts, the one of experts (4.5) with a router of sigmoids and an expert that every token takes.
+// parts (also 4.1V's text half), the one of experts (4.5) with a router of sigmoids and an expert
+// that every token takes, as Solar Open.
 #include "workers/model/families/family.h"
 
 namespace baton {
@@ -60,16 +61,16 @@ std::vector<Family> glm_families() {
   Family glm4 = glm("Glm4ForCausalLM", "glm4");
   glm4.norm_place = NormPlace::both;
   glm4.names = around_names();
-  Family pictures = glm4;  // of GLM 4.1V
-  pictures.architecture = {};
-  pictures.model_type = "glm4v_text";
-  pictures.must_say = {"num_key_value_heads"};
-  pictures.norm.eps = 1e-5;
-  pictures.partial = 1;
+  Family text_of_4v = glm4;  // GLM 4.1V
+  text_of_4v.architecture = {};
+  text_of_4v.model_type = "glm4v_text";
+  text_of_4v.must_say = {"num_key_value_heads"};
+  text_of_4v.norm.eps = 1e-5;
+  text_of_4v.partial = 1;
   return {
       glm("GlmForCausalLM", "glm"),
       glm4,
-      pictures,
+      text_of_4v,
       {.architecture = "Glm4MoeForCausalLM",
        .model_type = "glm4_moe",
        .other_types = {"glm4v_moe_text"},

@@ -6,7 +6,7 @@ namespace {
 
 const ExpertStyle kMixtralExperts = {.intermediate = "intermediate_size", .normalise = true};
 const ExpertStyle kQwenExperts = {};
-const ExpertStyle kQwenPictureExperts = {.normalise = true};
+const ExpertStyle kQwenVlExperts = {.normalise = true};
 const ExpertStyle kMiniMaxExperts = {.intermediate = "intermediate_size",
                                      .normalise = true,
                                      .router = RouterKind::sigmoid,
@@ -37,11 +37,18 @@ std::vector<Family> llama_families() {
   return {
       {.architecture = "LlamaForCausalLM",
        .model_type = "llama",
+       .text_defaults = R"({"hidden_size": 4096, "intermediate_size": 11008,
+                            "num_hidden_layers": 32, "num_attention_heads": 32,
+                            "vocab_size": 32000, "max_position_embeddings": 2048})",
        .reads = {"mlp_bias"},
        .bias_key = "attention_bias"},
       {.architecture = "MistralForCausalLM",
        .model_type = "mistral",
        .must_say = {kv, "sliding_window"},
+       .text_defaults = R"({"hidden_size": 4096, "intermediate_size": 14336,
+                            "num_hidden_layers": 32, "num_attention_heads": 32,
+                            "num_key_value_heads": 8, "vocab_size": 32000,
+                            "max_position_embeddings": 131072, "sliding_window": 4096})",
        .bias_key = "attention_bias",
        .windows = Windows::all},
       {.architecture = "MinistralForCausalLM",
@@ -59,6 +66,10 @@ std::vector<Family> llama_families() {
        .model_type = "qwen2",
        .other_types = {"qwen2_vl_text", "qwen2_5_vl_text"},
        .must_say = {kv},
+       .text_defaults = R"({"hidden_size": 4096, "intermediate_size": 22016,
+                            "num_hidden_layers": 32, "num_attention_heads": 32,
+                            "num_key_value_heads": 32, "vocab_size": 151936,
+                            "max_position_embeddings": 32768})",
        .qkv_bias = true,
        .windows = Windows::switched},
       {.architecture = "Qwen3ForCausalLM",
@@ -77,7 +88,7 @@ std::vector<Family> llama_families() {
        .must_say = {kv, "num_experts_per_tok"},
        .qk_norm = QkNorm::head,
        .windows = Windows::switched,
-       .experts = &kQwenPictureExperts},
+       .experts = &kQwenVlExperts},
       {.architecture = "Qwen2MoeForCausalLM",
        .model_type = "qwen2_moe",
        .must_say = {kv, "num_experts_per_tok", "shared_expert_intermediate_size"},

@@ -1,4 +1,5 @@
-// Families that norm what a layer's parts give, and q and k: OLMo 2 and 3, EXAONE 4.
+// Families that norm what a layer's parts give, and q and k: OLMo 2 and 3, EXAONE 4. OLMoE norms q
+// and k alone, and what goes into the parts.
 #include "workers/model/families/family.h"
 
 namespace baton {

@@ -1,5 +1,5 @@
 // Phi 3 and 4 (fused tensors, longrope), StarCoder 2 (layer norms, biases, no gate) and Cohere's
-// Command R7B and A (parallel parts, layer norms).
+// Command R, R7B and A (parallel parts, layer norms).
 #include "workers/model/families/family.h"
 
 namespace baton {

@@ -30,13 +30,16 @@ Halves visual() { return {{"model.language_model.", "model."}, {"visual.", "mode
 
 Halves smol() { return {{"model.text_model."}, {"model.vision_model.", "model.connector."}}; }
 
-/// `text`: of those whose text_config, if they have one, does not say it.
+/// `text`: the text half's model type where text_config is missing or names none. `defaults`: what
+/// keys mean that it leaves out, where that is not what they mean in the family.
 Family folder(const std::string& architecture, const std::string& type, const std::string& text,
-              Halves halves, ExpertStorage experts = ExpertStorage::each) {
+              Halves halves, const std::string& defaults = "{}",
+              ExpertStorage experts = ExpertStorage::each) {
   Family family;
   family.architecture = architecture;
   family.model_type = type;
   family.text_of = text;
+  family.text_defaults = defaults;
   family.names.roots = std::move(halves.roots);
   family.names.other_parts = std::move(halves.others);
   family.names.expert_storage = experts;
@@ -47,6 +50,8 @@ Family folder(const std::string& architecture, const std::string& type, const st
 
 std::vector<Family> picture_families() {
   const std::string newline = "image_newline";  // a row's end, in a picture
+  const std::string qwen2 = R"({"rope_theta": 1000000.0, "rms_norm_eps": 1e-5})";
+  const std::string qwen3 = R"({"rope_theta": 500000.0})";
   return {
       folder("Mistral3ForConditionalGeneration", "mistral3", "mistral", towers()),
       folder("Gemma3ForConditionalGeneration", "gemma3", "gemma3_text", towers()),
@@ -58,13 +63,14 @@ std::vector<Family> picture_families() {
       folder("AyaVisionForConditionalGeneration", "aya_vision", "cohere2", towers()),
       folder("Idefics3ForConditionalGeneration", "idefics3", "llama", smol()),
       folder("SmolVLMForConditionalGeneration", "smolvlm", "llama", smol()),
-      folder("Qwen2VLForConditionalGeneration", "qwen2_vl", "qwen2", visual()),
-      folder("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", "qwen2", visual()),
-      folder("Qwen3VLForConditionalGeneration", "qwen3_vl", "qwen3", visual()),
+      folder("Qwen2VLForConditionalGeneration", "qwen2_vl", "qwen2", visual(), qwen2),
+      folder("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", "qwen2", visual(), qwen2),
+      folder("Qwen3VLForConditionalGeneration", "qwen3_vl", "qwen3", visual(), qwen3),
       folder("Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe", "qwen3_vl_moe_text", visual(),
-             ExpertStorage::stacked),
+             qwen3, ExpertStorage::stacked),
       folder("Glm4vForConditionalGeneration", "glm4v", "glm4v_text", visual()),
-      folder("Glm4vMoeForConditionalGeneration", "glm4v_moe", "glm4_moe", visual()),
+      folder("Glm4vMoeForConditionalGeneration", "glm4v_moe", "glm4_moe", visual(),
+             R"({"attention_bias": true})"),
   };
 }
 
