@@ -142,13 +142,11 @@ void read_text_half(const Settings& s, const Family& folder, ModelConfig& c) {
   json.update(said.json());
   const Settings text(json, said.where());
   read_spec(text, family, c);
-  // lm_head lies outside of the text half: it is tied where either object says so, and where
-  // neither says anything as the family is.
-  const bool outside = s.has("tie_word_embeddings");
-  if (outside) {
-    c.tied_embeddings = s.flag_or("tie_word_embeddings", false) ||
-                        (said.has("tie_word_embeddings") && c.tied_embeddings);
-  }
+  // lm_head lies outside of the text half, so that the outer object says whether it is tied, where
+  // it says so; older files of some folders said it inside alone.
+  const bool inside_ties =
+      folder.ties_inside && said.has("tie_word_embeddings") && c.tied_embeddings;
+  c.tied_embeddings = inside_ties || s.flag_or("tie_word_embeddings", c.tied_embeddings);
   c.names.roots = folder.names.roots;
   if (folder.names.expert_storage != ExpertStorage::each)
     c.names.expert_storage = folder.names.expert_storage;

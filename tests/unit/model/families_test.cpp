@@ -317,8 +317,8 @@ TEST(Families, TextHalvesThatLeaveOutDefaults) {
   EXPECT_NE(refusal(alone).find("hidden_size"), std::string::npos) << "no folder of texts says so";
 }
 
-TEST(Families, EitherObjectTiesTheHead) {
-  Json json = file_of("llava");
+TEST(Families, WhoTiesTheHead) {
+  Json json = file_of("qwen2_vl");
   const auto tied = [&json](const Json& outside, const Json& inside) {
     for (auto [object, value] : {std::pair(&json, &outside), {&json["text_config"], &inside}}) {
       object->erase("tie_word_embeddings");
@@ -334,6 +334,10 @@ TEST(Families, EitherObjectTiesTheHead) {
   json = file_of("gemma3_pictures");
   EXPECT_TRUE(tied(nullptr, nullptr)) << "as the family is";
   EXPECT_FALSE(tied(false, nullptr));
+  json = file_of("qwen3_vl_moe");
+  EXPECT_FALSE(tied(false, true)) << "the outer object says so, also in files of transformers";
+  EXPECT_TRUE(tied(true, false));
+  EXPECT_TRUE(tied(nullptr, true));
 }
 
 TEST(Families, LayersThatGuessAheadArePassedOverUnderEveryRoot) {

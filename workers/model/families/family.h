@@ -54,6 +54,7 @@ struct Family {
   /// none, or where there is none and the settings stand outside. Of this table only the two names
   /// above and, of `names`, roots, other parts and how experts are stored count then.
   std::string text_of = {};
+  bool ties_inside = false;  // a text_config that says that lm_head is tied is right in any case
 
   /// Keys whose absence means a number of the family's own: they must be there. Null may be one.
   std::vector<std::string> must_say = {};

@@ -46,6 +46,11 @@ Family folder(const std::string& architecture, const std::string& type, const st
   return family;
 }
 
+Family tying_inside(Family folder) {
+  folder.ties_inside = true;
+  return folder;
+}
+
 }  // namespace
 
 std::vector<Family> picture_families() {
@@ -57,20 +62,21 @@ std::vector<Family> picture_families() {
       folder("Gemma3ForConditionalGeneration", "gemma3", "gemma3_text", towers()),
       folder("LlavaForConditionalGeneration", "llava", "llama", towers()),
       folder("LlavaNextForConditionalGeneration", "llava_next", "llama", towers({newline})),
-      folder("LlavaOnevisionForConditionalGeneration", "llava_onevision", "qwen2",
-             towers({newline})),
+      tying_inside(folder("LlavaOnevisionForConditionalGeneration", "llava_onevision", "qwen2",
+                          towers({newline}))),
       folder("InternVLForConditionalGeneration", "internvl", "qwen2", towers()),
       folder("AyaVisionForConditionalGeneration", "aya_vision", "cohere2", towers()),
       folder("Idefics3ForConditionalGeneration", "idefics3", "llama", smol()),
       folder("SmolVLMForConditionalGeneration", "smolvlm", "llama", smol()),
-      folder("Qwen2VLForConditionalGeneration", "qwen2_vl", "qwen2", visual(), qwen2),
-      folder("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", "qwen2", visual(), qwen2),
+      tying_inside(folder("Qwen2VLForConditionalGeneration", "qwen2_vl", "qwen2", visual(), qwen2)),
+      tying_inside(
+          folder("Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", "qwen2", visual(), qwen2)),
       folder("Qwen3VLForConditionalGeneration", "qwen3_vl", "qwen3", visual(), qwen3),
       folder("Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe", "qwen3_vl_moe_text", visual(),
              qwen3, ExpertStorage::stacked),
-      folder("Glm4vForConditionalGeneration", "glm4v", "glm4v_text", visual()),
-      folder("Glm4vMoeForConditionalGeneration", "glm4v_moe", "glm4_moe", visual(),
-             R"({"attention_bias": true})"),
+      tying_inside(folder("Glm4vForConditionalGeneration", "glm4v", "glm4v_text", visual())),
+      tying_inside(folder("Glm4vMoeForConditionalGeneration", "glm4v_moe", "glm4_moe", visual(),
+                          R"({"attention_bias": true})")),
   };
 }
 
