@@ -72,12 +72,12 @@ bool print_row(const Row& row, const std::vector<VirtualWorker>& workers,
   std::fflush(stdout);
   const bool missed = row.meets && light.ttft_p50 > goal;
   if (missed) std::printf("the light key waits for longer than it should\n");
-  const bool sound =
-      run.complete && !missed &&
-      std::all_of(run.replies.begin(), run.replies.end(),
-                  [](const VirtualReply& reply) { return reply.code == ErrorCode::ok; });
-  if (!sound && !missed) std::printf("not every request ended as it should\n");
-  return sound;
+  const bool ended = run.complete && std::all_of(run.replies.begin(), run.replies.end(),
+                                                 [](const VirtualReply& reply) {
+                                                   return reply.code == ErrorCode::ok;
+                                                 });
+  if (!ended) std::printf("not every request ended as it should\n");
+  return ended && !missed;
 }
 
 }  // namespace

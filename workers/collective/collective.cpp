@@ -77,6 +77,12 @@ void Collective::post(std::size_t bytes) {
   figures_.bytes += bytes;
 }
 
+/// Told before this rank leaves, so that nobody takes its own end for the first one.
+void Collective::lose_silent(int peer) const {
+  abort(memory_, peer, /*silent=*/true);
+  throw loss(memory_).value_or(RankLost(peer, true));
+}
+
 /// For `peer` to have posted what this rank has posted last.
 void Collective::await(int peer, Patience patience) const {
   RankCell& cell = head_.cells[static_cast<std::size_t>(peer)];
@@ -105,9 +111,7 @@ void Collective::await(int peer, Patience patience) const {
       moved = now;
     }
     if (patience == Patience::bounded && now - moved >= options_.patience) {
-      // Told before this rank leaves, so that nobody takes its own end for the first one.
-      abort(memory_, peer, /*silent=*/true);
-      throw loss(memory_).value_or(RankLost(peer, true));
+      lose_silent(peer);
     }
     cell.sleepers.fetch_add(1);
     const std::uint32_t seen = cell.posted.load();
@@ -141,8 +145,7 @@ void Collective::look_for_late(const std::function<TimeNs(int rank, TimeNs late)
     if (peer == rank_ || came || count != seen.progress) {
       seen = {count, now};
     } else if (const TimeNs late = now - seen.moved; late >= patience(peer, late)) {
-      abort(memory_, peer, /*silent=*/true);
-      throw loss(memory_).value_or(RankLost(peer, true));
+      lose_silent(peer);
     }
   }
 }

@@ -127,6 +127,7 @@ class Collective {
   void post(std::size_t bytes);
   void await(int peer, Patience patience = Patience::bounded) const;
   void await_all() const;
+  [[noreturn]] void lose_silent(int peer) const;
 
   /// How far a peer was when it was last seen to get on.
   struct Seen {

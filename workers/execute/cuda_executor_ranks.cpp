@@ -205,16 +205,15 @@ void CudaExecutor::find_pools(const GpuRankStep& step, cuda::TravelWork& travel,
     return reinterpret_cast<std::int64_t*>(inputs +
                                            (reinterpret_cast<const std::byte*>(table) - step.base));
   };
-  const auto elements = [](std::int64_t bytes) { return bytes / std::int64_t{sizeof(cuda::Bf16)}; };
   for (cuda::TravelPart& part : travel.parts) part.device = nullptr;
   for (const GpuRankStep::PoolName& pool : step.pools) {
     const auto found = pools_->find(pool.allocation);
     if (!found) throw std::logic_error("a step of rank 0 reads a pool that is not mapped here");
-    here(step.batch.pool_offsets)[pool.number] = elements(found->offset);
+    here(step.batch.pool_offsets)[pool.number] = pool_elements(found->offset);
     for (cuda::TravelPart& part : travel.parts) {
       if (part.pool != pool.number) continue;
       part.device = travel_->device(found->held.device);
-      here(part.pool_offsets)[pool.number] = elements(found->held.offset);
+      here(part.pool_offsets)[pool.number] = pool_elements(found->held.offset);
     }
   }
   for (cuda::TravelPart& part : travel.parts) {

@@ -17,6 +17,11 @@
 
 namespace baton {
 
+/// Offsets of pools as kernels count them.
+constexpr std::int64_t pool_elements(std::int64_t bytes) {
+  return bytes / std::int64_t{sizeof(cuda::Bf16)};
+}
+
 /// Where the pools lie that a step's tables name (PoolNumbers), by number.
 struct GpuPools {
   std::vector<std::int64_t> offsets;  // from the own pool on, in elements

@@ -15,8 +15,6 @@ constexpr std::int64_t kAllInPlaceKeys = std::numeric_limits<std::int64_t>::max(
 /// No link between GPUs is quicker (NVLink 4, one way).
 constexpr double kLinkBytesPerUs = 450e3;
 
-std::int64_t elements(std::int64_t bytes) { return bytes / std::int64_t{sizeof(cuda::Bf16)}; }
-
 }  // namespace
 
 GpuTravel::GpuTravel(const GpuDecoder& decoder, std::shared_ptr<PoolNumbers> pools,
@@ -56,7 +54,7 @@ const GpuPools& GpuTravel::pools(int lane, bool decodes_only) {
   tell(timed_[lane]);
   pools_.in_place_keys = choice_.travels(decodes_only) ? in_place_keys_ : kAllInPlaceKeys;
   pools_.offsets = numbers_->offsets();
-  for (std::int64_t& offset : pools_.offsets) offset = elements(offset);
+  for (std::int64_t& offset : pools_.offsets) offset = pool_elements(offset);
   pools_.held.assign(pools_.offsets.size(), 0);
   pools_.device.assign(pools_.offsets.size(), 0);
   pools_.others.clear();
@@ -66,7 +64,7 @@ const GpuPools& GpuTravel::pools(int lane, bool decodes_only) {
     const cuda::OtherDevice* const holder = device(held[i].device);
     if (holder == nullptr || !has_workspace()) continue;
     pools_.others.push_back({holder, static_cast<std::uint32_t>(i)});
-    pools_.held[i] = elements(held[i].offset);
+    pools_.held[i] = pool_elements(held[i].offset);
     pools_.device[i] = static_cast<int>(pools_.others.size());
   }
   return pools_;

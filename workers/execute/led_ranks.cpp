@@ -37,7 +37,7 @@ void LedRanks::wait_loaded(TimeNs patience) {
 }
 
 void LedRanks::watch() {
-  late_ = std::jthread([this](const std::stop_token& stop) {
+  watcher_ = std::jthread([this](const std::stop_token& stop) {
     try {
       // One that is not stopped may wait in the driver for a kernel that another rank, or another
       // worker, keeps waiting.

@@ -39,7 +39,7 @@ class LedRanks {
   Executor::OnLost on_lost_;
   std::atomic<RankGroup*> led_{nullptr};  // for threads other than the one that leads
   std::unique_ptr<RankGroup> group_;      // its thread uses what is above
-  std::jthread late_;                     // uses the group
+  std::jthread watcher_;                  // uses the group
 };
 
 }  // namespace baton

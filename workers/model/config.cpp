@@ -131,6 +131,13 @@ void pass_over_next_layers(const Settings& s, const Family& family, ModelConfig&
   }
 }
 
+/// The ids that begin and end a text, where the file says some.
+void read_ids(const Settings& s, ModelConfig& c) {
+  if (s.has("eos_token_id")) c.eos_ids = s.ids("eos_token_id", c.vocab);
+  const std::vector<Token> bos = s.ids("bos_token_id", c.vocab);
+  if (!bos.empty()) c.bos_id = bos.front();
+}
+
 /// The text half of a folder whose other parts are not served. `s`: the whole file.
 void read_text_half(const Settings& s, const Family& folder, ModelConfig& c) {
   const bool inside = s.has("text_config");
@@ -153,14 +160,8 @@ void read_text_half(const Settings& s, const Family& folder, ModelConfig& c) {
   c.names.other_parts.insert(c.names.other_parts.end(), folder.names.other_parts.begin(),
                              folder.names.other_parts.end());
   pass_over_next_layers(text, family, c);
+  read_ids(said, c);
   c.text_half = true;
-}
-
-/// The ids that begin and end a text, where the file says some.
-void read_ids(const Settings& s, ModelConfig& c) {
-  if (s.has("eos_token_id")) c.eos_ids = s.ids("eos_token_id", c.vocab);
-  const std::vector<Token> bos = s.ids("bos_token_id", c.vocab);
-  if (!bos.empty()) c.bos_id = bos.front();
 }
 
 Json parse_object(const std::string& text, const std::string& name) {
@@ -186,7 +187,6 @@ ModelConfig parse_model_config(const std::string& config, const std::string& gen
     pass_over_next_layers(s, family, c);
   } else {
     read_text_half(s, family, c);
-    if (s.has("text_config")) read_ids(s.object("text_config"), c);
   }
   if (s.has("quantization_config")) {
     const bool mxfp4 = c.names.expert_storage == ExpertStorage::interleaved;

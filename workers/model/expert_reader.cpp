@@ -126,14 +126,12 @@ FeedForwardSource CheckpointReader::stacked_expert(int layer, int index) {
   const std::int64_t hidden = config_.hidden;
   const std::int64_t middle = spec.intermediate;
   const std::string prefix = this->prefix(layer) + config_.names.experts;
+  const bool interleaved = config_.names.expert_storage == ExpertStorage::interleaved;
+  const bool in_rows = !interleaved && rows_first(prefix, middle);
   const auto read = [&](const std::string& name, std::int64_t out, std::int64_t in,
                         bool alternate) {
-    if (config_.names.expert_storage == ExpertStorage::stacked) {
-      return rows_first(prefix, middle)
-                 ? expert_in_rows(prefix + name, out, in, index)
-                 : transposed_expert(prefix + name, out, in, index, /*alternate=*/false);
-    }
-    const bool packed = checkpoint_.find(prefix + name + "_blocks") != nullptr;
+    if (in_rows) return expert_in_rows(prefix + name, out, in, index);
+    const bool packed = interleaved && checkpoint_.find(prefix + name + "_blocks") != nullptr;
     return packed ? mxfp4_expert(prefix + name, out, in, index, alternate)
                   : transposed_expert(prefix + name, out, in, index, alternate);
   };
@@ -149,7 +147,7 @@ FeedForwardSource CheckpointReader::stacked_expert(int layer, int index) {
     return values;
   };
   FeedForwardSource expert;
-  expert.gate = read("gate_up_proj", 2 * middle, hidden, true);
+  expert.gate = read("gate_up_proj", 2 * middle, hidden, interleaved);
   expert.down = read("down_proj", hidden, middle, false);
   if (!spec.bias) return expert;
   expert.up_bias = bias("gate_up_proj", 2 * middle, true);

@@ -176,9 +176,7 @@ TEST(CollectiveProcesses, ARankThatComputesIsWaitedFor) {
   Group group(ExchangeMemory::create(2).value(), [](const ExchangeMemory& memory, int rank) {
     return compute_between(memory, rank, 4 * kComputePatience);
   });
-  CollectiveOptions options;
-  options.patience = kComputePatience;
-  Collective c(group.memory, 0, options);
+  Collective c(group.memory, 0, {kComputePatience});
   c.all_gather(1);
   const TimeNs began = now_ns();
   EXPECT_NO_THROW(c.all_gather(2));
@@ -191,9 +189,7 @@ TEST(CollectiveProcesses, OneThatFreezesWhileItComputesIsLeft) {
   Group group(ExchangeMemory::create(2).value(), [](const ExchangeMemory& memory, int rank) {
     return compute_between(memory, rank, 60 * kSecond);
   });
-  CollectiveOptions options;
-  options.patience = kComputePatience;
-  Collective c(group.memory, 0, options);
+  Collective c(group.memory, 0, {kComputePatience});
   c.all_gather(1);
   std::atomic<TimeNs> stopped{0};
   std::thread freezer([&] {
@@ -214,11 +210,18 @@ TEST(CollectiveProcesses, OneThatFreezesWhileItComputesIsLeft) {
   EXPECT_LT(left - stopped, kComputePatience + kSecond);
 }
 
+using PatienceOf = std::function<TimeNs(int rank, TimeNs late)>;
+
+PatienceOf same_for_all(TimeNs patience) {
+  return [patience](int, TimeNs) { return patience; };
+}
+
 /// Rank 0 looks, as it does while a step is on the devices, until `enough` says that it is enough.
-std::optional<RankLost> looks_until(Collective& c, const std::function<bool()>& enough) {
+std::optional<RankLost> looks_until(Collective& c, const PatienceOf& patience,
+                                    const std::function<bool()>& enough) {
   try {
     while (!enough()) {
-      c.look_for_late([&](int, TimeNs) { return c.patience(); });
+      c.look_for_late(patience);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   } catch (const RankLost& lost) {
@@ -233,35 +236,33 @@ TEST(CollectiveProcesses, OneThatFreezesBetweenExchangesIsSeen) {
   Group group(ExchangeMemory::create(2).value(), [](const ExchangeMemory& memory, int rank) {
     return compute_between(memory, rank, 60 * kSecond);
   });
-  CollectiveOptions options;
-  options.patience = kComputePatience;
-  Collective c(group.memory, 0, options);
+  Collective c(group.memory, 0, {kComputePatience});
   c.all_gather(1);
   const TimeNs began = now_ns();
   const auto computed = [&] { return now_ns() - began > 3 * kComputePatience; };
-  EXPECT_FALSE(looks_until(c, computed).has_value());
+  const PatienceOf patience = same_for_all(kComputePatience);
+  EXPECT_FALSE(looks_until(c, patience, computed).has_value());
   // What happens while nobody looks does not count.
   std::this_thread::sleep_for(std::chrono::nanoseconds(3 * kComputePatience));
-  EXPECT_NO_THROW(c.look_for_late([](int, TimeNs) { return kComputePatience; }));
+  EXPECT_NO_THROW(c.look_for_late(patience));
   ::kill(group.pid_of(1), SIGSTOP);
   const TimeNs stopped = now_ns();
-  const auto lost = looks_until(c, [&] { return now_ns() - stopped > 20 * kSecond; });
+  const auto lost = looks_until(c, patience, [&] { return now_ns() - stopped > 20 * kSecond; });
   ASSERT_TRUE(lost.has_value());
   EXPECT_EQ(lost->rank(), 1);
   EXPECT_TRUE(lost->silent());
   EXPECT_LT(now_ns() - stopped, kComputePatience + kSecond);
-  EXPECT_THROW(c.look_for_late([](int, TimeNs) { return kSecond; }), RankLost);
+  EXPECT_THROW(c.look_for_late(same_for_all(kSecond)), RankLost);
 }
 
 TEST(CollectiveProcesses, OneThatWaitsForTheNextExchangeIsNotLate) {
   Group group(ExchangeMemory::create(2).value(), exchange_bytes);
-  CollectiveOptions options;
-  options.patience = 20 * kMillisecond;
-  Collective c(group.memory, 0, options);
+  Collective c(group.memory, 0, {20 * kMillisecond});
   std::string bytes = "plan";
   c.broadcast(bytes, 100);
   const TimeNs began = now_ns();
-  EXPECT_FALSE(looks_until(c, [&] { return now_ns() - began > 200 * kMillisecond; }).has_value());
+  const auto enough = [&] { return now_ns() - began > 200 * kMillisecond; };
+  EXPECT_FALSE(looks_until(c, same_for_all(20 * kMillisecond), enough).has_value());
   Collective::abort(group.memory, 0);
 }
 
@@ -278,15 +279,7 @@ TEST(CollectiveProcesses, TheOneWhosePatienceIsOverIsNamed) {
   EXPECT_NO_THROW(c.look_for_late(patience));
   for (const int rank : {1, 2}) ::kill(group.pid_of(rank), SIGSTOP);
   const TimeNs stopped = now_ns();
-  std::optional<RankLost> lost;
-  while (!lost && now_ns() - stopped < 20 * kSecond) {
-    try {
-      c.look_for_late(patience);
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    } catch (const RankLost& e) {
-      lost = e;
-    }
-  }
+  const auto lost = looks_until(c, patience, [&] { return now_ns() - stopped > 20 * kSecond; });
   ASSERT_TRUE(lost.has_value());
   EXPECT_EQ(lost->rank(), 2);
   EXPECT_TRUE(lost->silent());

@@ -19,9 +19,29 @@ TensorNames starcoder_names() {
   return names;
 }
 
+Family cohere(const std::string& architecture, const std::string& type) {
+  return {.architecture = architecture,
+          .model_type = type,
+          .defaults = R"({"logit_scale": 0.0625})",
+          .reads = {"logit_scale"},
+          .norm = {.kind = NormKind::layer, .eps = 1e-5},
+          .eps_key = "layer_norm_eps",
+          .parallel = true,
+          .bias_key = "attention_bias",
+          .interleaved = true,
+          .tied = true};
+}
+
 }  // namespace
 
 std::vector<Family> phi_families() {
+  Family cohere1 = cohere("CohereForCausalLM", "cohere");
+  cohere1.theta = 5e5;
+  Family cohere2 = cohere("Cohere2ForCausalLM", "cohere2");
+  cohere2.must_say = {"sliding_window"};
+  cohere2.windows = Windows::listed;
+  cohere2.window_pattern = 4;
+  cohere2.rope_places = RopePlaces::windowed_only;
   return {
       {.architecture = "Phi3ForCausalLM",
        .model_type = "phi3",
@@ -44,31 +64,8 @@ std::vector<Family> phi_families() {
        .gated = false,
        .tied = true,
        .names = starcoder_names()},
-      {.architecture = "CohereForCausalLM",
-       .model_type = "cohere",
-       .defaults = R"({"logit_scale": 0.0625})",
-       .reads = {"logit_scale"},
-       .norm = {.kind = NormKind::layer, .eps = 1e-5},
-       .eps_key = "layer_norm_eps",
-       .parallel = true,
-       .bias_key = "attention_bias",
-       .interleaved = true,
-       .theta = 5e5,
-       .tied = true},
-      {.architecture = "Cohere2ForCausalLM",
-       .model_type = "cohere2",
-       .must_say = {"sliding_window"},
-       .defaults = R"({"logit_scale": 0.0625})",
-       .reads = {"logit_scale"},
-       .norm = {.kind = NormKind::layer, .eps = 1e-5},
-       .eps_key = "layer_norm_eps",
-       .parallel = true,
-       .bias_key = "attention_bias",
-       .windows = Windows::listed,
-       .window_pattern = 4,
-       .rope_places = RopePlaces::windowed_only,
-       .interleaved = true,
-       .tied = true},
+      cohere1,
+      cohere2,
   };
 }
 
