@@ -23,7 +23,6 @@ constexpr int kMostExperts = 512;  // of which a warp holds all scores in regist
 struct FewRows {
   int rows, count, active;
   bool normalise;
-  const float* logits;  // [rows, count]
   ExpertRule rule;
 };
 
@@ -39,24 +38,60 @@ struct Choice {
 
 #ifdef BATON_HOPPER
 
+/// A row's experts and weights, by one warp.
+template <class LoadLogits, class Picked>
+__device__ __forceinline__ void choose_row(const FewRows& a, const LoadLogits& load, int* chosen,
+                                           float* weights, const Picked& picked) {
+  if (a.count <= 128) {
+    return baton::cuda::choose_row<4>(a.rule, a.count, a.active, a.normalise, load, nullptr, chosen,
+                                      weights, picked);
+  }
+  baton::cuda::choose_row<kMostExperts / 32>(a.rule, a.count, a.active, a.normalise, load, nullptr,
+                                             chosen, weights, picked);
+}
+
+/// The whole choice of a single row of at most 32 experts, by one warp: nobody is met.
+template <class LoadLogits, class Known>
+__device__ __forceinline__ void choose_alone(const FewRows& a, const LoadLogits& load,
+                                             const Known& known, Choice& c) {
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const bool mine = lane < a.active;
+  int rank = 0;
+  choose_row(a, load, c.chosen, c.weights, [&] {
+    if (mine) {
+      const int expert = c.chosen[lane];
+      for (int j = 0; j < a.active; ++j) rank += c.chosen[j] < expert ? 1 : 0;
+      c.expert[rank] = expert;
+    }
+    if (lane == 0) c.experts = a.active;
+    __syncwarp();
+    if (lane == 0) known();
+  });
+  __syncwarp();
+  if (!mine) return;
+#pragma unroll
+  for (int row = 0; row < kMostFewRows; ++row) {
+    c.line[rank][row] = row == 0 ? lane : -1;
+    c.weight[rank][row] = row == 0 ? c.weights[lane] : 0.0F;
+  }
+}
+
 /// By the first kThreads threads, which meet at barrier kBarrier; once more before they read `c`. A
-/// row is a warp's. `takers`, [count], is in shared memory.
-template <int kThreads, int kBarrier>
-__device__ __forceinline__ void choose(const FewRows& a, unsigned* takers, Choice& c) {
+/// row is a warp's, load(row) what its logits are loaded with (choose_row()). `takers`, [count], is
+/// in shared memory. One thread calls known() when c.experts and c.expert are there.
+template <int kThreads, int kBarrier, class LoadOf, class Known>
+__device__ __forceinline__ void choose(const FewRows& a, const LoadOf& load, unsigned* takers,
+                                       Choice& c, const Known& known) {
   const int warp = static_cast<int>(threadIdx.x) / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int thread = static_cast<int>(threadIdx.x);
+  if (a.rows == 1 && a.active <= kLanes) {
+    if (warp == 0) choose_alone(a, load(0), known, c);
+    return;
+  }
   for (int e = thread; e < a.count; e += kThreads) takers[e] = 0;
   if (warp < a.rows) {
-    const float* const logits = a.logits + std::int64_t{warp} * a.count;
-    int* const chosen = c.chosen + warp * a.active;
-    float* const weights = c.weights + warp * a.active;
-    if (a.count <= 128) {
-      choose_row<4>(a.rule, a.count, a.active, a.normalise, logits, nullptr, chosen, weights);
-    } else {
-      choose_row<kMostExperts / 32>(a.rule, a.count, a.active, a.normalise, logits, nullptr, chosen,
-                                    weights);
-    }
+    choose_row(a, load(warp), c.chosen + warp * a.active, c.weights + warp * a.active, [] {});
   }
   hopper::sync_threads(kBarrier, kThreads);
   if (thread < a.rows * a.active) atomicOr(&takers[c.chosen[thread]], 1U << thread / a.active);
@@ -71,6 +106,8 @@ __device__ __forceinline__ void choose(const FewRows& a, unsigned* takers, Choic
       found += __popc(votes);
     }
     if (lane == 0) c.experts = found;
+    __syncwarp();
+    if (lane == 0) known();
   }
   hopper::sync_threads(kBarrier, kThreads);
   for (int i = thread; i < c.experts * kMostFewRows; i += kThreads) {
@@ -85,10 +122,12 @@ __device__ __forceinline__ void choose(const FewRows& a, unsigned* takers, Choic
 }
 
 /// Of a tile of gate and up, eight features of gate, then eight of up, one element of a lane's
-/// becomes a number of y, [lines, m.out / 2]. `bias`, of the tile's expert, may be null.
+/// becomes a number of [lines, m.out / 2], which put(index, number) gets. `bias`, of the tile's
+/// expert, may be null.
+template <class Put>
 __device__ __forceinline__ void store_gate(const Activate& act, const Matrix& m, const float* bias,
                                            const float* partial, int line, int tile, int lane,
-                                           int element, __nv_bfloat16* y) {
+                                           int element, const Put& put) {
   if (line < 0) return;
   const int feature = 8 * tile + lane / 4;
   float gate = Partial<1, kFewWarps>::total(partial, lane, 0, element);
@@ -97,7 +136,7 @@ __device__ __forceinline__ void store_gate(const Activate& act, const Matrix& m,
     gate += bias[feature];
     up += bias[m.out / 2 + feature];
   }
-  y[std::int64_t{line} * (m.out / 2) + feature] = __float2bfloat16(gate_of(act, gate, up));
+  put(std::int64_t{line} * (m.out / 2) + feature, gate_of(act, gate, up));
 }
 
 /// The same of an expert's matrix.
