@@ -40,6 +40,14 @@ QWEN3_VL = sizes(40, 2, 4, 2, 50, 70, head_dim=12, max_position_embeddings=512, 
                  rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 2, 2],
                                   "mrope_interleaved": True})
 
+MISTRAL4 = dict(text_config=dict(
+    model_type="mistral4", tie_word_embeddings=False, bos_token_id=1, eos_token_id=2, rms_norm_eps=1e-5,
+    q_lora_rank=24, kv_lora_rank=18, qk_nope_head_dim=10, qk_rope_head_dim=6, v_head_dim=14, n_routed_experts=8,
+    num_experts_per_tok=3, moe_intermediate_size=20, n_shared_experts=1, first_k_dense_replace=1, n_group=4,
+    topk_group=2, routed_scaling_factor=1.3, rope_parameters=YARN | {
+        "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4}, **sizes(40, 3, 4, 4, 48, 70)),
+    vision_config=dict(model_type="pixtral", head_dim=8) | VISION, image_token_index=69)
+
 FAMILIES = {
     "llama_biases": ("llama", sizes(36, 2, 3, 1, 50, 61, attention_bias=True, mlp_bias=True,
                                     tie_word_embeddings=False), BF16, False),
@@ -186,6 +194,14 @@ FAMILIES = {
         attention_bias=True, pad_token_id=0, rope_parameters=plain(partial_rotary_factor=0.5, mrope_section=[1, 1, 2])),
         vision_config=dict(depth=1, hidden_size=16, num_heads=2, intermediate_size=16, out_hidden_size=32,
                            image_size=28, patch_size=14), **GLM_IDS), BF16, False),
+    # Queries grow every 40 positions.
+    "ministral3": ("ministral3", sizes(40, 2, 4, 2, 50, 70, head_dim=12, rope_parameters=YARN | {
+        "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4}), BF16, False),
+    # transformers has its text half within a folder that sees pictures alone.
+    # transformers has its text half within a folder that sees pictures alone.
+    "mistral4": ("mistral3", MISTRAL4, BF16, False),
+    # The first's experts one by one.
+    "mistral4_each": ("mistral3", MISTRAL4, BF16, False),
 }
 # What config.json calls them, where transformers calls it otherwise.
 OWN_TYPES = {"kimi_k2": "kimi_k2"}

@@ -146,6 +146,21 @@ def make_model(folder, model_type, sizes, dtype, old_config, seed):
         state = {name: tensor.transpose(1, 2).contiguous() if ".experts." in name else tensor
                  for name, tensor in safetensors.torch.load_file(path).items()}
         safetensors.torch.save_file(state, path, metadata={"format": "pt"})
+    if folder.name.endswith("_each"):
+        path = folder / "model.safetensors"
+        state = {}
+        for name, tensor in safetensors.torch.load_file(path).items():
+            if ".experts." not in name:
+                state[name] = tensor
+                continue
+            experts, part = name.rsplit(".", 1)
+            for e, matrix in enumerate(tensor):
+                if part == "gate_up_proj":
+                    gate, up = matrix.chunk(2)
+                    state |= {f"{experts}.{e}.gate_proj.weight": gate.clone(), f"{experts}.{e}.up_proj.weight": up.clone()}
+                else:
+                    state[f"{experts}.{e}.{part}.weight"] = matrix.clone()
+        safetensors.torch.save_file(state, path, metadata={"format": "pt"})
     if old_config:
         path = folder / "config.json"
         config = json.loads(path.read_text())

@@ -83,6 +83,9 @@ def fp8(weight, rows, columns, scale_type):
 
 
 def fp8_block(weight, config, generator):
+    if config["weight_block_size"] is None:
+        q, scale, values = fp8(weight, *weight.shape, torch.float32)
+        return {"weight": q, "weight_scale_inv": scale[0, 0].clone(), "activation_scale": torch.tensor(0.02)}, values
     q, scale, values = fp8(weight, *config["weight_block_size"], torch.bfloat16)
     return {"weight": q, "weight_scale_inv": scale}, values
 
@@ -219,6 +222,15 @@ MODELS = {
                         torch.bfloat16,
                         {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
                          "weight_block_size": [128, 128]}, "config.json"),
+    # As Mistral publishes it: one scale a matrix, and one for its inputs.
+    "ministral3_fp8": ("ministral3",
+                       SIZES | dict(tie_word_embeddings=False, rope_parameters={
+                           "rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "beta_fast": 32.0,
+                           "beta_slow": 1.0, "original_max_position_embeddings": 60, "mscale": 1.0,
+                           "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}), torch.bfloat16,
+                       {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None,
+                        "dequantize": False, "modules_to_not_convert": ["model.vision_tower", "lm_head"]},
+                       "config.json"),
 }
 SHARDED = {"gptq_act_order"}
 

@@ -94,6 +94,9 @@ BY_PARTS = {
     "llama_biases": ("LlamaConfig", HEADS | {"attention_bias": True, "mlp_bias": True}),
     "ministral": ("MinistralConfig", HEADS | {"head_dim": 64, "sliding_window": 48,
                                               "layer_types": ["sliding_attention", "full_attention"] * 2}),
+    "ministral3": ("Ministral3Config", HEADS | {"head_dim": 64, "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 32,
+        "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4}}),
     "qwen2_moe": ("Qwen2MoeConfig", HEADS | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 96,
                                              "shared_expert_intermediate_size": 160, "decoder_sparse_step": 2}),
     "granite": ("GraniteConfig", HEADS | {"embedding_multiplier": 6.0, "attention_multiplier": 0.1,
@@ -171,6 +174,7 @@ QUANTIZED = {
     "fp8-block": ("qwen3", {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
                             "weight_block_size": [128, 128]}),
     "fp8": ("llama3", quantized.MODELS["fp8_channel"][3]),
+    "fp8-static": ("ministral3", quantized.MODELS["ministral3_fp8"][3]),
     "mxfp4": ("gpt_oss", {"quant_method": "mxfp4"}),
     # Kept as four bits, kept as eight, and widened.
     "packed4": ("qwen3", quantized.packed_config(4, 32, False)),

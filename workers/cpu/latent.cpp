@@ -33,6 +33,10 @@ void StepOps::latent_split(Rows q, const LatentShape& shape, bool interleaved,
       float* turned = wide.row(r) + std::int64_t{h} * shape.width() + shape.rank;
       std::copy_n(head + shape.plain, shape.rope, turned);
       rope(turned, 1, shape.rope, shape.rope, place.cos, place.sin);
+      if (place.query_factor == 1) continue;
+      float* const plain = by_head.row(h * q.rows + r);
+      for (int i = 0; i < shape.plain; ++i) plain[i] *= place.query_factor;
+      for (int i = 0; i < shape.rope; ++i) turned[i] *= place.query_factor;
     }
   });
 }

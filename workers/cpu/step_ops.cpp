@@ -344,6 +344,11 @@ void StepOps::append_heads(const Rows& qkv, int row, int first_column, int end_c
     rope(values + std::int64_t{first} * dim, rotated - first, dim, finish.rope_dims, place.cos,
          place.sin);
   }
+  if (place.query_factor != 1) {
+    const int queries = std::max(std::min(end, shape_.heads) - first, 0);
+    float* q = values + std::int64_t{first} * dim;
+    for (int i = 0; i < queries * dim; ++i) q[i] *= place.query_factor;
+  }
   if (!kv.writes) return;
   const KvGeometry& g = *kv.geometry;
   for (int head = std::max(first, shape_.heads); head < end; ++head) {

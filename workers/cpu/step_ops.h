@@ -40,6 +40,7 @@ struct RowPlace {
   const float* cos = nullptr;  // [dims / 2] of the rotation; null: nothing turns
   const float* sin = nullptr;
   std::uint64_t slot = 0;  // bytes from the pool's base to (block, layer 0, K, head 0, token)
+  float query_factor = 1;  // queries are multiplied by it
 };
 
 struct HeadShape {

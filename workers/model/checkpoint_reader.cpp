@@ -95,6 +95,16 @@ std::string decoder_root(const TensorNames& names, const Checkpoint& checkpoint)
   return names.roots.front();
 }
 
+bool experts_apart(const TensorNames& names, const Checkpoint* checkpoint,
+                   const std::string& experts) {
+  if (names.expert_storage != ExpertStorage::stacked || checkpoint == nullptr) {
+    return names.expert_storage == ExpertStorage::each;
+  }
+  const std::string first = experts + "0.";  // quantised ones are not called `weight`
+  const auto it = checkpoint->tensors().lower_bound(first);
+  return it != checkpoint->tensors().end() && it->first.starts_with(first);
+}
+
 /// transformers 4 wrote the text half of a model as one of its own, with a head in it.
 std::string head_name(const TensorNames& names, const Checkpoint& checkpoint) {
   const std::string root = decoder_root(names, checkpoint);
@@ -273,8 +283,9 @@ FeedForwardSource CheckpointReader::feed_forward(const std::string& prefix, cons
 
 FeedForwardSource CheckpointReader::expert(int layer, int index) {
   const TensorNames& n = config_.names;
-  if (n.expert_storage != ExpertStorage::each) return stacked_expert(layer, index);
-  const std::string prefix = this->prefix(layer) + n.experts + std::to_string(index) + ".";
+  const std::string experts = this->prefix(layer) + n.experts;
+  if (!experts_apart(n, &checkpoint_, experts)) return stacked_expert(layer, index);
+  const std::string prefix = experts + std::to_string(index) + ".";
   return feed_forward(prefix, config_.layer(layer).experts.expert,
                       {"", n.expert_gate, n.expert_up, n.expert_down});
 }
@@ -282,9 +293,9 @@ FeedForwardSource CheckpointReader::expert(int layer, int index) {
 void CheckpointReader::leave_expert(int layer, int index) {
   const TensorNames& n = config_.names;
   // One tensor for all experts is taken by whoever reads one of them.
-  const bool apart = n.expert_storage == ExpertStorage::each;
-  const std::string prefix =
-      this->prefix(layer) + n.experts + (apart ? std::to_string(index) + "." : "");
+  const std::string experts = this->prefix(layer) + n.experts;
+  const bool apart = experts_apart(n, &checkpoint_, experts);
+  const std::string prefix = experts + (apart ? std::to_string(index) + "." : "");
   const auto& tensors = checkpoint_.tensors();
   for (auto it = tensors.lower_bound(prefix); it != tensors.end(); ++it) {
     if (!it->first.starts_with(prefix)) break;

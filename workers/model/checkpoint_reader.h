@@ -127,6 +127,11 @@ cpu::GroupedMatrix grouped_matrix(const LinearSource& source, const Quantization
 std::string decoder_root(const TensorNames& names, const Checkpoint& checkpoint);
 std::string head_name(const TensorNames& names, const Checkpoint& checkpoint);
 
+/// Whether each of a layer's experts has tensors of its own; `experts` is what their names begin
+/// with. Without a checkpoint as the family usually has them.
+bool experts_apart(const TensorNames& names, const Checkpoint* checkpoint,
+                   const std::string& experts);
+
 /// Names behind a layer's prefix.
 struct FeedForwardNames {
   std::string fused, gate, up, down;

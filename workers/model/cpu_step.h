@@ -27,10 +27,10 @@ inline bool adds_at_once(const LayerSpec& spec) {
 /// Activations of a step, [capacity, columns] of float each. Grows, never shrinks: the steady state
 /// allocates nothing. What a model has no use for has no columns.
 struct StepWorkspace {
-  at::Tensor hidden;  // x, the residual stream: [rows, hidden]
-  at::Tensor normed;  // [rows, hidden]
-  at::Tensor part;    // [rows, hidden], what a part gives, where it is not added to x at once
-  at::Tensor qkv;     // [rows, (heads + 2 kv_heads) * head_dim], of the rank's heads
+  at::Tensor hidden;   // x, the residual stream: [rows, hidden]
+  at::Tensor normed;   // [rows, hidden]
+  at::Tensor part;     // [rows, hidden], what a part gives, where it is not added to x at once
+  at::Tensor qkv;      // [rows, (heads + 2 kv_heads) * head_dim], of the rank's heads
   at::Tensor qkv_all;  // the same of all heads, where a rank norms them as one
   // Of latent keys and values, where qkv has each head's query in latent numbers:
   at::Tensor looked;          // [rows, heads * (rank + rope)], what attention leaves
@@ -125,15 +125,15 @@ inline cpu::Rows rows_of(const at::Tensor& tensor, int rows, std::int64_t column
 
 /// A step's rows one after another, as the operations want them. Buffers are reused.
 struct StepBatch {
-  std::vector<Token> tokens;                       // [rows]
+  std::vector<Token> tokens;  // [rows]
   std::vector<std::vector<cpu::RowPlace>>
-      places;  // by group: [ropes + 1][rows]; the last ones turn nothing
-  std::vector<cpu::Segment> segments;              // one a StepRow
-  std::vector<int> wanted;                         // rows with logits, ascending
-  std::vector<cpu::Segment> wanted_segments;       // the same rows, one each, numbered in order
-  std::vector<RopeTable::Angles> angles;           // of one token
-  bool wants_logits = false;                       // any of them does
-  bool latent = false;  // what a token leaves in the pool is a latent vector
+      places;                          // by group: [ropes + 1][rows]; the last ones turn nothing
+  std::vector<cpu::Segment> segments;  // one a StepRow
+  std::vector<int> wanted;             // rows with logits, ascending
+  std::vector<cpu::Segment> wanted_segments;  // the same rows, one each, numbered in order
+  std::vector<RopeTable::Angles> angles;      // of one token
+  bool wants_logits = false;                  // any of them does
+  bool latent = false;                        // what a token leaves in the pool is a latent vector
   int rows() const { return static_cast<int>(tokens.size()); }
 
   void clear() {
@@ -165,8 +165,9 @@ struct StepBatch {
                                      kv_token_stride(g) * slot * (latent ? 2 : 1);
         for (std::size_t r = 0; r < each; ++r) {
           const bool turns = r < angles.size();
-          places[group * each + r].push_back(
-              {turns ? angles[r].cos : nullptr, turns ? angles[r].sin : nullptr, offset});
+          places[group * each + r].push_back({turns ? angles[r].cos : nullptr,
+                                              turns ? angles[r].sin : nullptr, offset,
+                                              turns ? angles[r].query_factor : 1});
         }
       }
       if (row.logits == LogitsWanted::all || (row.logits == LogitsWanted::last && i == n - 1)) {

@@ -155,7 +155,12 @@ bool keeps_fp8(const ModelConfig& config, const Checkpoint* checkpoint, int laye
                const GpuCut& cut) {
   const Quantization& q = config.quantization;
   const TensorNames& names = config.names;
-  if (q.method != QuantMethod::fp8 || names.expert_storage != ExpertStorage::each) return false;
+  if (q.method != QuantMethod::fp8) return false;
+  const std::string prefix = checkpoint == nullptr
+                                 ? std::string()
+                                 : decoder_root(names, *checkpoint) + "layers." +
+                                       std::to_string(layer) + "." + names.experts;
+  if (!experts_apart(names, checkpoint, prefix)) return false;
   const ExpertSpec& experts = config.layer(layer).experts;
   if (experts.expert.bias || !experts.expert.gated) return false;
   const Slice part = cut.part(experts.expert.intermediate);
@@ -169,8 +174,6 @@ bool keeps_fp8(const ModelConfig& config, const Checkpoint* checkpoint, int laye
   };
   if (!fits(0) || (!cut.whole() && !fits(part.count))) return false;
   if (checkpoint == nullptr) return true;
-  const std::string prefix =
-      decoder_root(names, *checkpoint) + "layers." + std::to_string(layer) + "." + names.experts;
   for (int e = 0; e < experts.count; ++e) {
     for (const std::string& name : {names.expert_gate, names.expert_up, names.expert_down}) {
       if (!stored_quantized(q, *checkpoint, prefix + std::to_string(e) + "." + name)) return false;

@@ -27,6 +27,7 @@ constexpr int kMostNormed = 16384;
 bool fused_attention(const ModelConfig& c, const AttentionSpec& a) {
   const AttentionSpec& first = c.layer(0).attention;
   return a.qk_norm != QkNorm::whole && !a.o_bias && !a.sinks && a.soft_cap == 0 && a.rope == 0 &&
+         c.ropes.front().query_growth == 0 &&
          a.scale == 1.0 / std::sqrt(static_cast<double>(c.head_dim)) && a.window == first.window &&
          a.qkv_bias == first.qkv_bias && a.qk_norm == first.qk_norm;
 }

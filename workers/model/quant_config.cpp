@@ -86,11 +86,13 @@ void read_block(const Settings& s, const std::string& key, Quantization& q) {
 
 Quantization read_fp8(const Settings& s) {
   if (s.text_or("fmt", "e4m3") != "float8_e4m3fn") must_be(s, "fmt", "e4m3");  // MiniMax's word
-  must_be(s, "activation_scheme", "dynamic");
+  // Inputs are not quantised here: the static scales of theirs that a checkpoint may have are left.
+  const std::string scheme = s.text_or("activation_scheme", "dynamic");
+  if (scheme != "static") must_be(s, "activation_scheme", "dynamic");
   Quantization q;
   q.method = QuantMethod::fp8;
   q.scale = "weight_scale_inv";
-  read_block(s, "weight_block_size", q);
+  if (s.has("weight_block_size")) read_block(s, "weight_block_size", q);
   return q;
 }
 

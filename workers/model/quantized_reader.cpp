@@ -122,6 +122,9 @@ Fp8Weight CheckpointReader::fp8(const std::string& name, std::int64_t out, std::
   w.scales =
       fp8_scales(name + "." + q.scale, ceil_div(out, w.block_rows), ceil_div(in, w.block_columns));
   check_finite(w.scales);
+  // What inputs would be divided by if they were quantised, too.
+  const std::string inputs = name + ".activation_scale";
+  if (checkpoint_.find(inputs) != nullptr) taken_.insert(inputs);
   return w;
 }
 

@@ -72,8 +72,15 @@ std::vector<float> rope_frequencies(const RopeConfig& rope) {
   return frequencies;
 }
 
+float query_factor(const RopeConfig& rope, std::int64_t position) {
+  if (rope.query_growth == 0) return 1;
+  const double lengths = std::floor(static_cast<double>(position) / rope.original_context);
+  return static_cast<float>(1.0 + rope.query_growth * std::log1p(lengths));
+}
+
 RopeTable::RopeTable(const RopeConfig& rope, std::int64_t max_positions)
-    : frequencies_(rope_frequencies(rope)),
+    : rope_(rope),
+      frequencies_(rope_frequencies(rope)),
       attention_factor_(static_cast<float>(rope.attention_factor)),
       pages_(static_cast<std::size_t>((max_positions + kPage - 1) / kPage)) {}
 
@@ -93,7 +100,7 @@ RopeTable::Angles RopeTable::at(std::int64_t position) {
     }
   }
   const float* line = page.get() + static_cast<std::size_t>(position % kPage) * 2 * half;
-  return {line, line + half};
+  return {line, line + half, query_factor(rope_, position)};
 }
 
 }  // namespace baton

@@ -31,6 +31,9 @@ namespace baton {
 /// positions of a model that serves more than that, short_factor for one that does not (as vLLM).
 std::vector<float> rope_frequencies(const RopeConfig& rope);
 
+/// What a query at this position is multiplied by.
+float query_factor(const RopeConfig& rope, std::int64_t position);
+
 /// cos and sin of position * frequency, both times the attention_factor. Computed at first use,
 /// kept: memory follows the longest context seen, not the longest possible. Not thread-safe.
 class RopeTable {
@@ -41,12 +44,14 @@ class RopeTable {
   struct Angles {
     const float* cos;
     const float* sin;
+    float query_factor;
   };
   /// `position` is in [0, max_positions).
   Angles at(std::int64_t position);
 
  private:
   static constexpr std::int64_t kPage = 256;  // positions computed at a time
+  RopeConfig rope_;
   std::vector<float> frequencies_;
   float attention_factor_;
   std::vector<std::unique_ptr<float[]>> pages_;

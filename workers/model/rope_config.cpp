@@ -9,6 +9,8 @@ namespace baton {
 namespace {
 
 constexpr double kMaxContext = 1 << 27;
+constexpr const char* kOriginalContext = "original_max_position_embeddings";
+constexpr const char* kQueryGrowth = "llama_4_scaling_beta";
 
 bool rope_reads(const Family& family, const std::string& key) {
   return std::find(family.reads.begin(), family.reads.end(), key) != family.reads.end();
@@ -107,18 +109,27 @@ void read_scaling(const Settings& top, const Settings& s, const Family& family, 
   rope.theta = s.positive_or("rope_theta", rope.theta);
   if (s.has("partial_rotary_factor")) {
     const double share = s.positive("partial_rotary_factor");
-    if (share != 1.0 && !rope_reads(family, "partial_rotary_factor")) {
+    // Of latent queries transformers says what share of the whole query turns.
+    const bool of_query = c.latent.rank > 0 && std::lround(share * c.head_dim) == c.latent.rope;
+    if (share != 1.0 && !of_query && !rope_reads(family, "partial_rotary_factor")) {
       s.refuse("partial_rotary_factor", "only 1 is supported in " + family.name());
     }
-    rope.dims = rotary_dims(s, share, turned_dims(c));
+    if (!of_query) rope.dims = rotary_dims(s, share, turned_dims(c));
+  }
+  if (rope_reads(family, kQueryGrowth)) {
+    if (s.has(kQueryGrowth)) rope.query_growth = s.positive(kQueryGrowth);
+  } else if (s.has(kQueryGrowth)) {
+    s.refuse(kQueryGrowth, "is not supported in " + family.name());
   }
   const std::string type = s.text_or("rope_type", s.text_or("type", "default"));
   // Of texts, tokens have one position for all parts of a head that pictures' have several for.
-  if (type == "default" || type == "mrope") return;
+  if (type == "default" || type == "mrope") {
+    if (rope.query_growth > 0) rope.original_context = s.positive(kOriginalContext);
+    return;
+  }
   // The outer key comes first where a file has both, as in transformers.
   rope.original_context =
-      top.positive_or("original_max_position_embeddings",
-                      s.positive_or("original_max_position_embeddings", c.max_context));
+      top.positive_or(kOriginalContext, s.positive_or(kOriginalContext, c.max_context));
   if (type == "linear") {
     rope.type = RopeType::linear;
     rope.factor = s.positive("factor");

@@ -27,6 +27,9 @@ struct RopeConfig {
   double attention_factor = 1.0;     // yarn, longrope: cos and sin are multiplied by it
   bool truncate = true;  // yarn: the ramp between the two begins and ends at whole pairs
   std::vector<double> stretch = {};  // longrope: how far each pair is stretched
+  /// Above 0 (Llama 4): a query at position p is multiplied by
+  /// 1 + query_growth * ln(1 + floor(p / original_context)).
+  double query_growth = 0;
 
   bool operator==(const RopeConfig&) const = default;
 };
@@ -71,11 +74,11 @@ struct AttentionSpec {
 struct LatentSpec {
   static constexpr float kEps = 1e-6F;  // of its norms: transformers' default, whatever
                                         // rms_norm_eps says
-  int rank = 0;    // of the latent vector; 0: keys and values are plain
-  int q_rank = 0;  // queries go through so many numbers, too; 0: at once
-  int plain = 0;   // components of a query that do not turn
-  int value = 0;   // of a head's value
-  int rope = 0;    // components that turn; their key is one for all heads
+  int rank = 0;                         // of the latent vector; 0: keys and values are plain
+  int q_rank = 0;                       // queries go through so many numbers, too; 0: at once
+  int plain = 0;                        // components of a query that do not turn
+  int value = 0;                        // of a head's value
+  int rope = 0;                         // components that turn; their key is one for all heads
   bool operator==(const LatentSpec&) const = default;
 };
 

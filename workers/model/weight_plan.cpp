@@ -143,7 +143,8 @@ void add_feed_forward(const std::string& prefix, const FeedForwardNames& n, cons
 }
 
 /// The matrices of a layer that may be stored quantised.
-std::vector<MatrixParts> matrices_of(const ModelConfig& c, const std::string& root, int index) {
+std::vector<MatrixParts> matrices_of(const ModelConfig& c, const Checkpoint& checkpoint,
+                                     const std::string& root, int index) {
   const TensorNames& n = c.names;
   const LayerSpec& layer = c.layer(index);
   const std::string prefix = root + "layers." + std::to_string(index) + ".";
@@ -163,7 +164,7 @@ std::vector<MatrixParts> matrices_of(const ModelConfig& c, const std::string& ro
   found.push_back({{prefix + n.o}, cpu::panels_for(c.hidden), c.attended_columns()});
   add_feed_forward(prefix, {n.gate_up, n.gate, n.up, n.down}, layer.mlp, c.hidden, found);
   const ExpertSpec& e = layer.experts;
-  const bool each = n.expert_storage == ExpertStorage::each;
+  const bool each = experts_apart(n, &checkpoint, prefix + n.experts);
   for (int i = 0; i < (each ? 0 : e.count); ++i) {  // one tensor for all, gate and up in it
     add_feed_forward(prefix + n.experts, {"gate_up_proj", "", "", "down_proj"}, e.expert, c.hidden,
                      found);
@@ -223,7 +224,7 @@ WeightPlan plan_weights(const ModelConfig& config, const Checkpoint& checkpoint,
     }
     plan.bytes += static_cast<std::uint64_t>(size.linear) * each +
                   static_cast<std::uint64_t>(size.vectors) * 4;
-    for (const MatrixParts& m : matrices_of(config, root, i)) {
+    for (const MatrixParts& m : matrices_of(config, checkpoint, root, i)) {
       const auto less = grouped.bytes(m.parts, m.panels, m.in);
       if (less)
         plan.bytes -=

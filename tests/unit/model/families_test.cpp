@@ -14,6 +14,7 @@
 #include "workers/model/config.h"
 #include "workers/model/error.h"
 #include "workers/model/gpu_limits.h"
+#include "workers/model/rope.h"
 
 namespace baton {
 namespace {
@@ -395,6 +396,53 @@ TEST(Families, MiniMaxAsPublished) {
   EXPECT_NE(refusal(llama).find("rotary_dim"), std::string::npos);
 }
 
+/// Ministral 3, as a text and as the text half of what Mistral publishes.
+TEST(Families, QueriesGrowWithTheirPosition) {
+  Json json = file_of("ministral3");
+  const ModelConfig c = parse(json);
+  ASSERT_EQ(c.ropes.size(), 1U);
+  EXPECT_EQ(c.ropes[0].query_growth, 0.4);
+  EXPECT_EQ(c.ropes[0].original_context, 40);
+  EXPECT_EQ(c.ropes[0].attention_factor, 1);
+  EXPECT_NE(describe(c).find("query growth 0.4"), std::string::npos);
+  EXPECT_EQ(query_factor(c.ropes[0], 39), 1);
+  EXPECT_NEAR(query_factor(c.ropes[0], 40), 1 + 0.4 * std::log(2.0), 1e-6);
+  EXPECT_NEAR(query_factor(c.ropes[0], 159), 1 + 0.4 * std::log(4.0), 1e-6);
+
+  Json pictures = file_of("mistral3_pictures");
+  pictures["text_config"] = json;
+  pictures["tie_word_embeddings"] = json["tie_word_embeddings"];
+  EXPECT_EQ(describe(parse(pictures)), describe(c));
+
+  // What transformers takes where the file says nothing.
+  Json silent = json;
+  silent.erase("rope_parameters");
+  const RopeConfig rope = parse(silent).ropes[0];
+  EXPECT_EQ(rope.query_growth, 0.1);
+  EXPECT_EQ(rope.original_context, 16384);
+  EXPECT_EQ(rope.theta, 1e6);
+  EXPECT_EQ(parse(silent).max_context, 16384 * 16);
+
+  // Mistral 4 says what share of a latent query turns.
+  Json latent = file_of("mistral4");
+  const ModelConfig m = parse(latent);
+  EXPECT_EQ(m.ropes[0].dims, 6);
+  EXPECT_EQ(m.ropes[0].query_growth, 0.4);
+  EXPECT_TRUE(m.layer(1).experts.normalise && m.layer(1).experts.group_pairs);
+  EXPECT_FALSE(m.sparse(0));
+  latent["text_config"]["rope_parameters"]["partial_rotary_factor"] = 0.5;
+  EXPECT_NE(refusal(latent).find("partial_rotary_factor"), std::string::npos);
+
+  Json bad = json;
+  bad["rope_parameters"]["llama_4_scaling_beta"] = -1;
+  EXPECT_NE(refusal(bad).find("llama_4_scaling_beta"), std::string::npos);
+  bad["rope_parameters"] = {{"rope_type", "default"}, {"llama_4_scaling_beta", 0.1}};
+  EXPECT_NE(refusal(bad).find("original_max_position_embeddings"), std::string::npos);
+  Json other = file_of("mha");
+  other["rope_parameters"] = json["rope_parameters"];
+  EXPECT_NE(refusal(other).find("llama_4_scaling_beta"), std::string::npos);
+}
+
 TEST(Families, SparseLayersByName) {
   Json json = file_of("glm4_moe_lite");
   ModelConfig c = parse(json);
@@ -517,13 +565,14 @@ TEST(Families, GpusTakeAllAndFuseLlamasPattern) {
       {"qwen3_vl", true},      {"qwen3_vl_moe", true},
       {"seed_oss", true},      {"olmoe", false},
       {"minimax_m2", false},   {"gemma", false},
+      {"ministral3", false},
   };
   for (const auto& [name, fused] : cases) {
     EXPECT_EQ(has_fused_layers(parse(file_of(name))), fused) << name;
   }
   for (const char* name : {"ministral", "granite", "smollm3", "olmo2", "gemma2", "gemma3",
                            "gpt_oss", "qwen2_moe", "mistral3_pictures", "seed_oss", "olmoe",
-                           "minimax_m2", "gemma", "cohere", "qwen3_vl_moe"}) {
+                           "minimax_m2", "gemma", "cohere", "qwen3_vl_moe", "ministral3"}) {
     Json json = sized(name);
     Json& text = json.contains("text_config") ? json["text_config"] : json;
     text["head_dim"] = 16;

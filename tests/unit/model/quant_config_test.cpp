@@ -110,6 +110,12 @@ TEST(Quantization, AwqAndFp8) {
   EXPECT_EQ(block.block_columns, 64);
   EXPECT_EQ(block.scale, "weight_scale_inv");
 
+  Json whole = fp8();  // as Mistral publishes it
+  whole["activation_scheme"] = "static";
+  whole["weight_block_size"] = nullptr;
+  EXPECT_EQ(parse(whole).block_rows, 0);
+  EXPECT_EQ(parse(whole).block_columns, 0);
+
   const Quantization channel = parse(compressed("channel"));
   EXPECT_EQ(channel.method, QuantMethod::fp8);
   EXPECT_EQ(channel.block_rows, 1);
@@ -143,8 +149,7 @@ TEST(Quantization, RefusesByNameWhatIsNotRead) {
       {awq(), "/version", "gemv"},
       {awq(), "/zero_point", false},
       {fp8(), "/fmt", "e5m2"},
-      {fp8(), "/activation_scheme", "static"},
-      {fp8(), "/weight_block_size", nullptr},
+      {fp8(), "/activation_scheme", "none"},
       {fp8(), "/weight_block_size", {128}},
       {fp8(), "/weight_block_size", {0, 128}},
       {fp8(), "/weight_block_size", {-1, 128}},

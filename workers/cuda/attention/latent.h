@@ -33,7 +33,9 @@ struct LatentAppend {
   float eps = 0;
   const float* cos = nullptr;  // [max_positions, rope / 2]
   const float* sin = nullptr;
-  bool interleaved = false;                 // pairs are (2i, 2i + 1), else (i, i + rope / 2)
+  bool interleaved = false;  // pairs are (2i, 2i + 1), else (i, i + rope / 2)
+  float query_growth = 0;    // as in HeadFinish (workers/cuda/layer/general.h)
+  float query_context = 1;
   const std::int32_t* positions = nullptr;  // [rows]; no kernel of the step writes them
   const std::int64_t* slots = nullptr;      // [rows], as in RopeAppend, of half a vector each
   KvLayerView kv_layer;

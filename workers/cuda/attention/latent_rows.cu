@@ -18,17 +18,17 @@ constexpr int kAppendWarps = 4;
 constexpr int kAppendThreads = 32 * kAppendWarps;
 constexpr int kEach = kMostLatentRank / kAppendThreads;
 
-/// One warp: the pair `i` of rope components, at the row's position.
+/// One warp: the pair `i` of rope components, at the row's position, times `grown`.
 __device__ __forceinline__ void turn(const LatentAppend& a, std::int64_t row, const Bf16* from,
-                                     Bf16* to, int i) {
+                                     Bf16* to, int i, float grown) {
   const int half = a.shape.rope / 2;
   const std::int64_t angle = std::int64_t{a.positions[row]} * half + i;
   const float cos = __ldg(a.cos + angle), sin = __ldg(a.sin + angle);
   const int low = a.interleaved ? 2 * i : i;
   const int high = a.interleaved ? 2 * i + 1 : i + half;
   const float p = value(from + low), q = value(from + high);
-  store(to + low, p * cos - q * sin);
-  store(to + high, q * cos + p * sin);
+  store(to + low, (p * cos - q * sin) * grown);
+  store(to + high, (q * cos + p * sin) * grown);
 }
 
 /// blockIdx.y 0 is the latent vector; behind it a warp a head.
@@ -47,7 +47,11 @@ __global__ void __launch_bounds__(kAppendThreads) append_kernel(LatentAppend a) 
         a.q + row * a.q_stride + std::int64_t{head} * a.shape.query() + a.shape.plain;
     Bf16* const wide = a.wide + (row * a.shape.heads + head) * a.shape.width() + rank;
     Bf16* const to = row < a.in_place ? from : wide;
-    for (int i = lane; i < a.shape.rope / 2; i += 32) turn(a, row, from, to, i);
+    const float grown = query_factor(a.query_growth, a.query_context, a.positions[row]);
+    for (int i = lane; i < a.shape.rope / 2; i += 32) turn(a, row, from, to, i, grown);
+    if (a.query_growth == 0) return;
+    Bf16* const plain = from - a.shape.plain;
+    for (int i = lane; i < a.shape.plain; i += 32) store(plain + i, value(plain + i) * grown);
     return;
   }
   const std::int64_t slot = a.slots[row];
@@ -77,7 +81,7 @@ __global__ void __launch_bounds__(kAppendThreads) append_kernel(LatentAppend a) 
     if (at < rank) store(to + at, v[i] * factor * __ldg(a.norm + at));
   }
   for (int i = thread; i < a.shape.rope / 2; i += kAppendThreads) {
-    turn(a, row, from + rank, to + rank, i);
+    turn(a, row, from + rank, to + rank, i, 1);
   }
 }
 

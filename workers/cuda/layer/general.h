@@ -92,6 +92,8 @@ struct HeadFinish {
   const float* sin = nullptr;
   int dims = 0;
   bool interleaved = false;  // pairs are (2i, 2i + 1), else (i, i + dims / 2)
+  float query_growth = 0;    // q is multiplied by 1 + query_growth * ln(1 + floor(position /
+  float query_context = 1;   // query_context))
   /// What head_squares() gave of all ranks that share the model's heads, side by side in their
   /// order: [rows][ranks][heads + kv_heads]. Where `kv_repeats` of them in a row have the same
   /// keys, those of the first are taken.

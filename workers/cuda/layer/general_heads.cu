@@ -55,6 +55,7 @@ struct HeadWeights {
   static constexpr int kEach = kMostHeadDim / 32;
   float bias[kEach], norm[kEach];
   float cos[kEach / 2], sin[kEach / 2];
+  float grown = 1;
 
   __device__ __forceinline__ void load(const HeadAppend& a, int head, std::int64_t row, int lane) {
     const HeadFinish& f = a.finish;
@@ -69,6 +70,7 @@ struct HeadWeights {
       bias[i] = f.bias != nullptr && at < dim ? __ldg(f.bias + head * dim + at) : 0.0F;
       norm[i] = weight != nullptr && at < dim ? __ldg(weight + at) : 0.0F;
     }
+    if (q) grown = query_factor(f.query_growth, f.query_context, a.positions[row]);
     if (!turns || f.cos == nullptr) return;
     const int half = f.dims / 2;
     const std::int64_t angle = std::int64_t{a.positions[row]} * half;
@@ -146,7 +148,7 @@ __global__ void __launch_bounds__(kThreads) finish_heads_kernel(HeadAppend a) {
                        : a.kv.pool + slot + a.kv.layer_offset + (turns ? 0 : a.kv.part_stride) +
                              kv_head * a.kv.head_stride;
   for (int i = lane; i < dim; i += 32) {
-    store(mine + i, x[i]);
+    store(mine + i, x[i] * w.grown);
     if (to != nullptr) store(to + i, x[i]);
   }
 }

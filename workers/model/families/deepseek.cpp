@@ -1,5 +1,5 @@
-// DeepSeek V2 and V3, and GLM 4.7 Flash: latent keys and values, experts in groups, some that every
-// token takes.
+// DeepSeek V2 and V3, GLM 4.7 Flash, Mistral 4: latent keys and values, experts in groups, some
+// that every token takes.
 #include "workers/model/families/family.h"
 
 namespace baton {
@@ -22,6 +22,12 @@ const ExpertStyle kV2Experts = {.count = {"n_routed_experts", "num_local_experts
                                 .sparse_step = false,
                                 .leading_dense = true,
                                 .shared_count = "n_shared_experts"};
+const ExpertStyle kMistralExperts = {.count = {"n_routed_experts", "num_local_experts"},
+                                     .normalise = true,
+                                     .groups = true,
+                                     .sparse_step = false,
+                                     .leading_dense = true,
+                                     .shared_count = "n_shared_experts"};
 
 Family deepseek(const std::string& architecture, const std::string& type,
                 const std::vector<std::string>& other_types, const ExpertStyle& experts) {
@@ -46,8 +52,25 @@ std::vector<Family> deepseek_families() {
   glm_lite.must_say = {"num_experts_per_tok", "q_lora_rank"};
   glm_lite.defaults = R"({"first_k_dense_replace": 1})";
   glm_lite.norm.eps = 1e-5;
+  // Queries that grow, and V3's groups by a softmax.
+  Family mistral = deepseek("Mistral4ForCausalLM", "mistral4", {}, kMistralExperts);
+  mistral.must_say = {"num_experts_per_tok", "q_lora_rank"};
+  mistral.reads.emplace_back("llama_4_scaling_beta");
+  mistral.defaults = R"({"first_k_dense_replace": 0, "rope_parameters": {
+                           "rope_type": "yarn", "rope_theta": 10000.0, "factor": 128.0,
+                           "original_max_position_embeddings": 8192, "beta_fast": 32.0,
+                           "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                           "llama_4_scaling_beta": 0.1}})";
+  mistral.text_defaults = R"({"hidden_size": 4096, "intermediate_size": 12288,
+                              "moe_intermediate_size": 2048, "num_hidden_layers": 36,
+                              "num_attention_heads": 32, "num_key_value_heads": 32,
+                              "vocab_size": 131072, "n_shared_experts": 1,
+                              "n_routed_experts": 128, "kv_lora_rank": 256, "q_lora_rank": 1024,
+                              "qk_rope_head_dim": 64, "v_head_dim": 128, "qk_nope_head_dim": 64,
+                              "num_experts_per_tok": 4, "max_position_embeddings": 1048576})";
   return {deepseek("DeepseekV2ForCausalLM", "deepseek_v2", {}, kV2Experts),
-          deepseek("DeepseekV3ForCausalLM", "deepseek_v3", {"kimi_k2"}, kV3Experts), glm_lite};
+          deepseek("DeepseekV3ForCausalLM", "deepseek_v3", {"kimi_k2"}, kV3Experts), glm_lite,
+          mistral};
 }
 
 }  // namespace baton

@@ -11,7 +11,8 @@ enum class ExpertStorage : std::uint8_t {
   each,         // <experts>N.<gate>.weight and so on, like dense parts
   interleaved,  // gpt-oss: <experts>gate_up_proj [count, in, 2 * out], a column of gate, one of up,
                 // and so on, and down_proj [count, in, out]; or as MXFP4
-  stacked,  // the same tensors, all columns of gate before those of up; or each matrix [out, in]
+  stacked,  // the same tensors, all columns of gate before those of up; or each matrix [out, in];
+            // or like `each`, as some checkpoints have them
 };
 
 /// Names without ".weight" and ".bias"; those of a layer stand behind "<root>layers.N.". An empty
