@@ -202,6 +202,14 @@ FAMILIES = {
     "mistral4": ("mistral3", MISTRAL4, BF16, False),
     # The first's experts one by one.
     "mistral4_each": ("mistral3", MISTRAL4, BF16, False),
+    "vaultgemma": ("vaultgemma", sizes(40, 3, 4, 2, 50, 70, head_dim=12, sliding_window=20, query_pre_attn_scalar=20,
+                                       attn_logit_softcapping=3.0, final_logit_softcapping=8.0), BF16, False),
+    "youtu": ("youtu", sizes(40, 2, 4, 4, 48, 66, q_lora_rank=24, kv_lora_rank=18, qk_nope_head_dim=10,
+                             qk_rope_head_dim=6, v_head_dim=14, rope_parameters=plain(500.0)), BF16, False),
+    "dots1": ("dots1", sizes(32, 3, 4, 2, 40, 60, head_dim=12, n_routed_experts=8, num_experts_per_tok=3,
+                             moe_intermediate_size=20, n_shared_experts=2, first_k_dense_replace=1, n_group=4,
+                             topk_group=2, routed_scaling_factor=1.7, norm_topk_prob=True, sliding_window=None,
+                             rope_parameters=plain(500.0)), BF16, False),
 }
 # What config.json calls them, where transformers calls it otherwise.
 OWN_TYPES = {"kimi_k2": "kimi_k2"}

@@ -21,6 +21,7 @@ the token that Baton drew as logits that are off by that bound can move it.
 
 import argparse
 import collections
+import importlib
 import json
 import math
 import pathlib
@@ -94,9 +95,6 @@ BY_PARTS = {
     "llama_biases": ("LlamaConfig", HEADS | {"attention_bias": True, "mlp_bias": True}),
     "ministral": ("MinistralConfig", HEADS | {"head_dim": 64, "sliding_window": 48,
                                               "layer_types": ["sliding_attention", "full_attention"] * 2}),
-    "ministral3": ("Ministral3Config", HEADS | {"head_dim": 64, "rope_parameters": {
-        "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 32,
-        "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4}}),
     "qwen2_moe": ("Qwen2MoeConfig", HEADS | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 96,
                                              "shared_expert_intermediate_size": 160, "decoder_sparse_step": 2}),
     "granite": ("GraniteConfig", HEADS | {"embedding_multiplier": 6.0, "attention_multiplier": 0.1,
@@ -149,6 +147,18 @@ BY_PARTS |= {
     "deepseek_v3_small": ("DeepseekV3Config", MLA | {
         "q_lora_rank": 48, "kv_lora_rank": 88, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 32,
         "rope_parameters": turned()}),
+}
+GROWING = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 32,
+           "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4}
+BY_PARTS |= {
+    "ministral3": ("Ministral3Config", HEADS | {"head_dim": 64, "rope_parameters": GROWING}),
+    "vaultgemma": ("VaultGemmaConfig", BY_PARTS["gemma2"][1]),
+    "dots1": ("Dots1Config", {k: v for k, v in BY_PARTS["glm4_moe"][1].items() if k != "use_qk_norm"} | {
+        "sliding_window": None, "rope_parameters": turned()}),
+    "youtu": ("YoutuConfig", {k: BY_PARTS["deepseek_v3"][1][k] for k in (
+        "num_attention_heads", "num_key_value_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
+        "qk_rope_head_dim", "v_head_dim", "rope_parameters")}),
+    "mistral4": ("Mistral4Config", BY_PARTS["deepseek_v3"][1] | {"rope_parameters": GROWING}),
 }
 FAMILIES |= BY_PARTS
 NO_JOINS = ("llama_biases", "cohere2", "starcoder2")  # of those, the ones without experts that have no layer kernel
@@ -203,7 +213,7 @@ QUANTIZED = {
 }
 # Experts: layer kernels of few rows, and no deterministic steps over ranks.
 SPARSE = ("deepseek_v2", "deepseek_v3", "mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss", "olmoe",
-          "minimax_m2")
+          "minimax_m2", "dots1", "mistral4")
 SINGLE = ("packed8", "gptq8", "q8_0", "q4_k")  # the layer kernel does not multiply eight bits
 EDITS = {"repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2,
          "logit_bias": [[11, 2.5], [700, -4.0], [11, 0.5]], "bad_words": [[5], [9], [17, 23]]}
@@ -227,12 +237,19 @@ def shared_by(config, ranks, in_blocks):
         size % (16 * ranks) == 0 for size in sizes)
 
 
+def class_of(model_type):
+    if model_type == "mistral4":  # others know it within folders that see pictures alone
+        return importlib.import_module("transformers.models.mistral4.modeling_mistral4").Mistral4ForCausalLM
+    return transformers.AutoModelForCausalLM
+
+
 def make(folder, name):
     """A random checkpoint whose biases and norms are not zeros and ones."""
     kind, settings = FAMILIES[name]
     torch.manual_seed(sum(map(ord, name)))
     config = getattr(transformers, kind)(**{**COMMON, **settings})
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = class_of(config.model_type)
+    model = model(config) if name == "mistral4" else model.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for key, value in model.named_parameters():
             if key.endswith("sinks"):
@@ -275,7 +292,8 @@ def write_gguf(folder, values_folder, kinds):
 
 def load(folder, dtype, device="cuda"):
     # The other implementations leave out caps and sinks.
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").to(
+    config = json.loads((pathlib.Path(folder) / "config.json").read_text())
+    return class_of(config["model_type"]).from_pretrained(folder, dtype=dtype, attn_implementation="eager").to(
         device).eval()
 
 

@@ -430,6 +430,7 @@ TEST(Families, QueriesGrowWithTheirPosition) {
   EXPECT_EQ(m.ropes[0].query_growth, 0.4);
   EXPECT_TRUE(m.layer(1).experts.normalise && m.layer(1).experts.group_pairs);
   EXPECT_FALSE(m.sparse(0));
+  EXPECT_EQ(m.names.expert_storage, ExpertStorage::stacked);
   latent["text_config"]["rope_parameters"]["partial_rotary_factor"] = 0.5;
   EXPECT_NE(refusal(latent).find("partial_rotary_factor"), std::string::npos);
 
@@ -565,7 +566,8 @@ TEST(Families, GpusTakeAllAndFuseLlamasPattern) {
       {"qwen3_vl", true},      {"qwen3_vl_moe", true},
       {"seed_oss", true},      {"olmoe", false},
       {"minimax_m2", false},   {"gemma", false},
-      {"ministral3", false},
+      {"ministral3", false},   {"vaultgemma", false},
+      {"dots1", false},
   };
   for (const auto& [name, fused] : cases) {
     EXPECT_EQ(has_fused_layers(parse(file_of(name))), fused) << name;

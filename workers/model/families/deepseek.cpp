@@ -1,5 +1,5 @@
 // DeepSeek V2 and V3, GLM 4.7 Flash, Mistral 4: latent keys and values, experts in groups, some
-// that every token takes.
+// that every token takes; Youtu has them without experts.
 #include "workers/model/families/family.h"
 
 namespace baton {
@@ -55,6 +55,7 @@ std::vector<Family> deepseek_families() {
   // Queries that grow, and V3's groups by a softmax.
   Family mistral = deepseek("Mistral4ForCausalLM", "mistral4", {}, kMistralExperts);
   mistral.must_say = {"num_experts_per_tok", "q_lora_rank"};
+  mistral.names.expert_storage = ExpertStorage::stacked;
   mistral.reads.emplace_back("llama_4_scaling_beta");
   mistral.defaults = R"({"first_k_dense_replace": 0, "rope_parameters": {
                            "rope_type": "yarn", "rope_theta": 10000.0, "factor": 128.0,
@@ -68,9 +69,13 @@ std::vector<Family> deepseek_families() {
                               "n_routed_experts": 128, "kv_lora_rank": 256, "q_lora_rank": 1024,
                               "qk_rope_head_dim": 64, "v_head_dim": 128, "qk_nope_head_dim": 64,
                               "num_experts_per_tok": 4, "max_position_embeddings": 1048576})";
+  Family youtu = deepseek("YoutuForCausalLM", "youtu", {}, kV3Experts);
+  youtu.must_say = {"q_lora_rank"};
+  youtu.experts = nullptr;
+  youtu.tied = true;
   return {deepseek("DeepseekV2ForCausalLM", "deepseek_v2", {}, kV2Experts),
           deepseek("DeepseekV3ForCausalLM", "deepseek_v3", {"kimi_k2"}, kV3Experts), glm_lite,
-          mistral};
+          mistral, youtu};
 }
 
 }  // namespace baton

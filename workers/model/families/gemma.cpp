@@ -1,5 +1,5 @@
 // Gemma: weights of norms count from 1, gates of GELU, an embedding scaled by the root of its
-// width; 2 and 3 have norms around both parts, the first in front of them.
+// width; 2 and 3 have norms around both parts, the first and VaultGemma in front of them.
 #include "workers/model/families/family.h"
 
 namespace baton {
@@ -57,7 +57,13 @@ std::vector<Family> gemma_families() {
                          .gelu_is_tanh = true,
                          .embedding_times_root = true,
                          .tied = true};
-  return {gemma1, gemma2, gemma3};
+  Family vault = gemma2;
+  vault.architecture = "VaultGemmaForCausalLM";
+  vault.model_type = "vaultgemma";
+  vault.norm_place = NormPlace::before;
+  vault.names = {};
+  vault.names.mlp_norm = "pre_feedforward_layernorm";
+  return {gemma1, gemma2, gemma3, vault};
 }
 
 }  // namespace baton

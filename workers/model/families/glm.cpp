@@ -1,6 +1,6 @@
 // GLM 4: half of each head turns; the dense ones in pairs of neighbours, with norms around both
 // parts (also 4.1V's text half), the one of experts (4.5) with a router of sigmoids and an expert
-// that every token takes, as Solar Open.
+// that every token takes, as Solar Open and, with Qwen3's attention, dots.llm1.
 #include "workers/model/families/family.h"
 
 namespace baton {
@@ -21,6 +21,13 @@ ExpertStyle solar_experts() {
   return style;
 }
 const ExpertStyle kSolarExperts = solar_experts();
+
+ExpertStyle dots_experts() {
+  ExpertStyle style = kGlmExperts;
+  style.normalise = false;
+  return style;
+}
+const ExpertStyle kDotsExperts = dots_experts();
 
 TensorNames fused_names() {
   TensorNames names;
@@ -82,6 +89,14 @@ std::vector<Family> glm_families() {
        .bias_of_o = false,
        .partial = 0.5,
        .experts = &kGlmExperts,
+       .names = expert_names()},
+      {.architecture = "Dots1ForCausalLM",
+       .model_type = "dots1",
+       .must_say = {"num_key_value_heads", "head_dim", "num_experts_per_tok"},
+       .defaults = R"({"first_k_dense_replace": 0})",
+       .qk_norm = QkNorm::head,
+       .bias_key = "attention_bias",
+       .experts = &kDotsExperts,
        .names = expert_names()},
       {.architecture = "SolarOpenForCausalLM",
        .model_type = "solar_open",

@@ -58,8 +58,7 @@ std::vector<Family> picture_families() {
   const std::string qwen2 = R"({"rope_theta": 1000000.0, "rms_norm_eps": 1e-5})";
   const std::string qwen3 = R"({"rope_theta": 500000.0})";
   return {
-      folder("Mistral3ForConditionalGeneration", "mistral3", "mistral", towers(), "{}",
-             ExpertStorage::stacked),
+      folder("Mistral3ForConditionalGeneration", "mistral3", "mistral", towers()),
       folder("Gemma3ForConditionalGeneration", "gemma3", "gemma3_text", towers()),
       folder("LlavaForConditionalGeneration", "llava", "llama", towers()),
       folder("LlavaNextForConditionalGeneration", "llava_next", "llama", towers({newline})),
