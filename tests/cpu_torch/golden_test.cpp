@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <set>
 
 #include "tests/cpu_torch/golden_file.h"
 #include "tests/cpu_torch/model_fixture.h"
@@ -68,6 +69,17 @@ void expect_golden(LlamaModel& model, const Golden& golden, std::size_t chunk) {
               std::max_element(wanted, wanted + vocab) - wanted);
   }
   testing::Test::RecordProperty("worst", std::to_string(worst / golden.largest));
+}
+
+TEST(GoldenLogits, NoModelIsForgotten) {
+  std::set<std::string> folders;
+  for (const auto& entry : std::filesystem::directory_iterator(golden_folder() + "/models")) {
+    folders.insert(entry.path().filename());
+  }
+  const std::vector<std::string> names = all_models();
+  std::set<std::string> known(names.begin(), names.end());
+  known.insert("qwen3_embedding");  // pooling_test.cpp
+  EXPECT_EQ(known, folders);
 }
 
 TEST(GoldenLogits, RandomModelsMatchTransformers) {

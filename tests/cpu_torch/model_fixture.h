@@ -77,7 +77,13 @@ inline const std::vector<std::string>& family_models() {
                                                   "qwen3_vl_moe",
                                                   "glm4v",
                                                   "glm4v_moe",
-                                                  "qwen3_vl_moe_turned"};
+                                                  "qwen3_vl_moe_turned",
+                                                  "ministral3",
+                                                  "mistral4",
+                                                  "mistral4_each",
+                                                  "vaultgemma",
+                                                  "youtu",
+                                                  "dots1"};
   return kNames;
 }
 
@@ -85,7 +91,7 @@ inline const std::vector<std::string>& family_models() {
 inline const std::vector<std::string>& quantized_models() {
   static const std::vector<std::string> kNames = {
       "gptq_act_order", "gptq_sym",    "gptq_v2_experts", "awq",
-      "fp8_block",      "fp8_channel", "deepseek_v3_fp8"};
+      "fp8_block",      "fp8_channel", "deepseek_v3_fp8", "ministral3_fp8"};
   return kNames;
 }
 
@@ -115,7 +121,8 @@ inline const std::vector<std::string>& distinct_models() {
       "olmo2",        "cohere2",         "starcoder2",
       "glm4",         "gemma2",          "gemma3",
       "glm4_moe",     "gpt_oss",         "gpt_oss_mxfp4",
-      "deepseek_v2",  "deepseek_v3"};
+      "deepseek_v2",  "deepseek_v3",     "ministral3",
+      "mistral4"};
   return kNames;
 }
 

@@ -146,21 +146,6 @@ def make_model(folder, model_type, sizes, dtype, old_config, seed):
         state = {name: tensor.transpose(1, 2).contiguous() if ".experts." in name else tensor
                  for name, tensor in safetensors.torch.load_file(path).items()}
         safetensors.torch.save_file(state, path, metadata={"format": "pt"})
-    if folder.name.endswith("_each"):
-        path = folder / "model.safetensors"
-        state = {}
-        for name, tensor in safetensors.torch.load_file(path).items():
-            if ".experts." not in name:
-                state[name] = tensor
-                continue
-            experts, part = name.rsplit(".", 1)
-            for e, matrix in enumerate(tensor):
-                if part == "gate_up_proj":
-                    gate, up = matrix.chunk(2)
-                    state |= {f"{experts}.{e}.gate_proj.weight": gate.clone(), f"{experts}.{e}.up_proj.weight": up.clone()}
-                else:
-                    state[f"{experts}.{e}.{part}.weight"] = matrix.clone()
-        safetensors.torch.save_file(state, path, metadata={"format": "pt"})
     if old_config:
         path = folder / "config.json"
         config = json.loads(path.read_text())
@@ -171,6 +156,23 @@ def make_model(folder, model_type, sizes, dtype, old_config, seed):
         config["rope_scaling"] = None if rope["rope_type"] == "default" else \
             {"type": rope["rope_type"], **{k: v for k, v in rope.items() if k != "rope_type"}}
         path.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def part_experts(folder):
+    """Experts that lie in one tensor become tensors of their own; returns transformers' model of what was."""
+    model = load_reference(folder)
+    path = folder / "model.safetensors"
+    state = {}
+    for name, tensor in safetensors.torch.load_file(path).items():
+        experts, part = name.rsplit(".", 1)
+        if ".experts." not in name:
+            state[name] = tensor
+            continue
+        for e, matrix in enumerate(tensor):
+            halves = zip(("gate_proj", "up_proj"), matrix.chunk(2)) if part == "gate_up_proj" else [(part, matrix)]
+            state |= {f"{experts}.{e}.{half}.weight": values.clone() for half, values in halves}
+    safetensors.torch.save_file(state, path, metadata={"format": "pt"})
+    return model
 
 
 def make_quantized(folder, model_type, sizes, dtype, quantization, place, seed):
@@ -288,7 +290,7 @@ def main():
             make_golden(folder, out, positions, make_mxfp4(folder, *settings[:3], 2000 + list(FAMILIES).index(name)))
         elif name in FAMILIES:
             make_model(folder, *settings, 2000 + list(FAMILIES).index(name))
-            make_golden(folder, out, positions)
+            make_golden(folder, out, positions, part_experts(folder) if name.endswith("_each") else None)
             if name in OWN_TYPES:
                 path = folder / "config.json"
                 config = json.loads(path.read_text()) | {"model_type": OWN_TYPES[name]}
