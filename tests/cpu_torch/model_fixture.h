@@ -83,7 +83,8 @@ inline const std::vector<std::string>& family_models() {
                                                   "mistral4_each",
                                                   "vaultgemma",
                                                   "youtu",
-                                                  "dots1"};
+                                                  "dots1",
+                                                  "ernie4_5_moe"};
   return kNames;
 }
 

@@ -210,6 +210,10 @@ FAMILIES = {
                              moe_intermediate_size=20, n_shared_experts=2, first_k_dense_replace=1, n_group=4,
                              topk_group=2, routed_scaling_factor=1.7, norm_topk_prob=True, sliding_window=None,
                              rope_parameters=plain(500.0)), BF16, False),
+    "ernie4_5_moe": ("ernie4_5_moe", sizes(32, 5, 4, 2, 40, 60, moe_num_experts=8, moe_k=3, moe_intermediate_size=20,
+                                           moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_end_index=3,
+                                           moe_layer_interval=2, use_bias=False, rope_parameters=plain(500.0)),
+                     BF16, False),
 }
 # What config.json calls them, where transformers calls it otherwise.
 OWN_TYPES = {"kimi_k2": "kimi_k2"}

@@ -155,6 +155,9 @@ BY_PARTS |= {
     "vaultgemma": ("VaultGemmaConfig", BY_PARTS["gemma2"][1]),
     "dots1": ("Dots1Config", {k: v for k, v in BY_PARTS["glm4_moe"][1].items() if k != "use_qk_norm"} | {
         "sliding_window": None, "rope_parameters": turned()}),
+    "ernie4_5_moe": ("Ernie4_5_MoeConfig", HEADS | {
+        "moe_num_experts": 16, "moe_k": 3, "moe_intermediate_size": 96, "moe_num_shared_experts": 2, "use_bias": False,
+        "rope_parameters": turned(5000.0)}),
     "youtu": ("YoutuConfig", {k: BY_PARTS["deepseek_v3"][1][k] for k in (
         "num_attention_heads", "num_key_value_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
         "qk_rope_head_dim", "v_head_dim", "rope_parameters")}),
@@ -213,7 +216,8 @@ QUANTIZED = {
 }
 # Experts: layer kernels of few rows, and no deterministic steps over ranks.
 SPARSE = ("deepseek_v2", "deepseek_v3", "mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss", "olmoe",
-          "minimax_m2", "dots1", "mistral4")
+          "minimax_m2", "dots1", "mistral4",
+          "ernie4_5_moe")
 SINGLE = ("packed8", "gptq8", "q8_0", "q4_k")  # the layer kernel does not multiply eight bits
 EDITS = {"repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2,
          "logit_bias": [[11, 2.5], [700, -4.0], [11, 0.5]], "bad_words": [[5], [9], [17, 23]]}

@@ -74,7 +74,10 @@ MatrixSource CheckpointReader::as_matrix(const TensorView& view, const std::stri
 }
 
 std::vector<float> CheckpointReader::vector(const std::string& name, std::int64_t size) {
-  const TensorView& view = take(name, {size});
+  const TensorView* const found = checkpoint_.find(name);
+  const std::vector<std::int64_t> as_row = {1, size};  // ERNIE's
+  const bool is_row = found != nullptr && found->shape == as_row;
+  const TensorView& view = take(name, is_row ? as_row : std::vector{size});
   const ElementType type = element_type(view, name);
   bytes_read_ += view.bytes;
   std::vector<float> values(static_cast<std::size_t>(size));

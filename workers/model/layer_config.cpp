@@ -188,6 +188,17 @@ std::vector<bool> sparse_layers(const Settings& s, const ExpertStyle& style, int
     for (const Token i : s.ids("mlp_only_layers", layers))
       sparse[static_cast<std::size_t>(i)] = false;
   }
+  if (style.span) {
+    const int first = s.integer_or("moe_layer_start_index", 0, 4096, 0);
+    int last = layers - 1;  // -1 means this
+    if (!s.has("moe_layer_end_index") || s.at("moe_layer_end_index") != -1) {
+      last = s.integer_or("moe_layer_end_index", 0, 4096, last);
+    }
+    const int step = s.integer_or("moe_layer_interval", 1, 4096, 1);
+    for (int i = 0; i < layers; ++i) {
+      sparse[static_cast<std::size_t>(i)] = (i + 1) % step == 0 && i >= first && i <= last;
+    }
+  }
   if (style.leading_dense) {
     const int dense = s.integer_or("first_k_dense_replace", 0, 4096, 0);
     for (int i = 0; i < std::min(dense, layers); ++i) sparse[static_cast<std::size_t>(i)] = false;
@@ -228,7 +239,7 @@ ExpertSpec read_experts(const Settings& s, const Family& family) {
   }
   ExpertSpec e;
   e.count = s.integer(key, 1, 1024);
-  e.active = s.integer("num_experts_per_tok", 1, std::min(e.count, 64));
+  e.active = s.integer(style.active, 1, std::min(e.count, 64));
   e.expert = read_mlp(s, family, style.intermediate);
   e.router = style.router;
   e.router_bias = style.router_bias;
@@ -236,6 +247,10 @@ ExpertSpec read_experts(const Settings& s, const Family& family) {
   e.normalise = s.flag_or("norm_topk_prob", style.normalise);
   if (e.normalise && !style.may_normalise) {
     s.refuse("norm_topk_prob", "true is not supported in " + family.name());
+  }
+  // A token's experts weigh far more together than any of these.
+  if (s.has("moe_norm_min") && s.positive("moe_norm_min") > 1e-9) {
+    s.refuse("moe_norm_min", "is only supported up to 1e-9");
   }
   const std::string scores = style.router == RouterKind::sigmoid ? "sigmoid" : "softmax";
   if (const std::string said = s.text_or("scoring_func", scores); said != scores) {

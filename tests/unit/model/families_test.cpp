@@ -444,6 +444,26 @@ TEST(Families, QueriesGrowWithTheirPosition) {
   EXPECT_NE(refusal(other).find("llama_4_scaling_beta"), std::string::npos);
 }
 
+TEST(Families, SparseLayersBySpan) {
+  Json json = file_of("ernie4_5_moe");
+  const auto sparse = [&json] {
+    const ModelConfig c = parse(json);
+    std::string found;
+    for (int i = 0; i < c.layers; ++i) found += c.sparse(i) ? 'x' : '-';
+    return found;
+  };
+  EXPECT_EQ(sparse(), "-x-x-");
+  json["moe_layer_interval"] = 1;
+  EXPECT_EQ(sparse(), "-xxx-");
+  json["moe_layer_end_index"] = -1;
+  EXPECT_EQ(sparse(), "-xxxx");
+  json["use_bias"] = true;
+  EXPECT_NE(refusal(json).find("use_bias"), std::string::npos);
+  json["use_bias"] = false;
+  json["moe_norm_min"] = 0.1;
+  EXPECT_NE(refusal(json).find("moe_norm_min"), std::string::npos);
+}
+
 TEST(Families, SparseLayersByName) {
   Json json = file_of("glm4_moe_lite");
   ModelConfig c = parse(json);
@@ -567,7 +587,7 @@ TEST(Families, GpusTakeAllAndFuseLlamasPattern) {
       {"seed_oss", true},      {"olmoe", false},
       {"minimax_m2", false},   {"gemma", false},
       {"ministral3", false},   {"vaultgemma", false},
-      {"dots1", false},
+      {"dots1", false},        {"ernie4_5_moe", false},
   };
   for (const auto& [name, fused] : cases) {
     EXPECT_EQ(has_fused_layers(parse(file_of(name))), fused) << name;

@@ -29,17 +29,19 @@ enum class RopePlaces : std::uint8_t {
 /// How a family spells its experts.
 struct ExpertStyle {
   std::vector<std::string> count = {"num_experts", "num_local_experts"};  // the first that is there
-  std::string intermediate = "moe_intermediate_size";                     // of one expert
-  bool normalise = false;  // where norm_topk_prob is not set
+  std::string active = "num_experts_per_tok";
+  std::string intermediate = "moe_intermediate_size";  // of one expert
+  bool normalise = false;                              // where norm_topk_prob is not set
   bool may_normalise = true;
   RouterKind router = RouterKind::softmax;
   bool router_bias = false;
   bool choice_bias = false;
   bool groups = false;  // `n_group`, `topk_group`, `routed_scaling_factor`
   bool group_pairs = true;
-  bool sparse_step = true;        // `decoder_sparse_step`, `mlp_only_layers`
-  bool leading_dense = false;     // `first_k_dense_replace`; `mlp_layer_types` comes first
-  std::string shared = {};        // key of the size of what every token takes beside
+  bool sparse_step = true;     // `decoder_sparse_step`, `mlp_only_layers`
+  bool leading_dense = false;  // `first_k_dense_replace`; `mlp_layer_types` comes first
+  bool span = false;        // `moe_layer_start_index`, `moe_layer_end_index`, `moe_layer_interval`
+  std::string shared = {};  // key of the size of what every token takes beside
   std::string shared_count = {};  // or of how many experts' size it has
   bool shared_gate = false;
   bool clamped = false;  // gpt-oss's gate: `swiglu_limit`, `swiglu_alpha`; biases

@@ -30,6 +30,22 @@ TensorNames minimax_names() {
   return names;
 }
 
+const ExpertStyle kErnieExperts = {.count = {"moe_num_experts"},
+                                   .active = "moe_k",
+                                   .normalise = true,
+                                   .choice_bias = true,
+                                   .sparse_step = false,
+                                   .span = true,
+                                   .shared_count = "moe_num_shared_experts"};
+
+TensorNames ernie_names() {
+  TensorNames names;
+  names.choice_bias = "mlp.moe_statics.e_score_correction_bias";
+  names.shared = "mlp.shared_experts.";
+  names.other_parts = {"model.mtp_"};  // layers that guess ahead
+  return names;
+}
+
 }  // namespace
 
 std::vector<Family> llama_families() {
@@ -140,6 +156,16 @@ std::vector<Family> llama_families() {
        .interleaved = true,
        .theta = 5e5,
        .tied = true},
+      {.architecture = "Ernie4_5_MoeForCausalLM",
+       .model_type = "ernie4_5_moe",
+       .must_say = {kv, "moe_k", "moe_num_experts", "moe_num_shared_experts",
+                    "moe_layer_start_index"},
+       .norm = {.eps = 1e-5},
+       .interleaved = true,
+       .theta = 5e5,
+       .experts = &kErnieExperts,
+       .tied = true,
+       .names = ernie_names()},
       {.architecture = "SmolLM3ForCausalLM",
        .model_type = "smollm3",
        .must_say = {kv},
