@@ -47,24 +47,24 @@ __device__ inline void close_groups(const ExpertRule& rule, int count, float* sc
 
 /// One of the 32 kEach experts at most is taken `active` times, the one with the highest score, of
 /// equal ones the lower number; `chosen` and `weights`, [active], are in the order of choice, in
-/// shared memory. With groups `scores` is room for [count] there, too; without it may be null. A
-/// lane holds experts lane + 32 i: load_logits(v) sets their logits, and may leave those behind
-/// `count`. picked() is called by all lanes when `chosen` is there, before `weights` are.
-template <int kEach, class LoadLogits, class Picked>
+/// shared memory. With groups `scores` is room for [count] there, too; without it may be null. The
+/// logits are read past the L1 cache. A lane holds experts lane + 32 i. picked() is called by all
+/// lanes when `chosen` is there, before `weights` are.
+template <int kEach, class Picked>
 __device__ __forceinline__ void choose_row(const ExpertRule& rule, int count, int active,
-                                           bool normalise, const LoadLogits& load_logits,
-                                           float* scores, int* chosen, float* weights,
-                                           const Picked& picked) {
+                                           bool normalise, const float* logits, float* scores,
+                                           int* chosen, float* weights, const Picked& picked) {
   constexpr unsigned kAll = 0xFFFFFFFFU;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const auto number = [lane](int i) { return lane + 32 * i; };
   float weight[kEach];
-  load_logits(weight);
   float most = -INFINITY;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
+    weight[i] = -INFINITY;
     if (number(i) >= count) continue;
-    weight[i] += rule.router_bias == nullptr ? 0.0F : rule.router_bias[number(i)];
+    const float bias = rule.router_bias == nullptr ? 0.0F : rule.router_bias[number(i)];
+    weight[i] = __ldcg(logits + number(i)) + bias;
     most = fmaxf(most, weight[i]);
   }
 #pragma unroll
@@ -127,20 +127,5 @@ __device__ __forceinline__ void choose_row(const ExpertRule& rule, int count, in
     weights[j] = (normalise ? weights[j] / taken : weights[j]) * rule.scale;
   }
 }
-
-/// For choose_row(): of a row of logits in global memory, past the L1 cache.
-struct StoredLogits {
-  const float* row;
-  int count;
-
-  template <int kEach>
-  __device__ __forceinline__ void operator()(float (&logits)[kEach]) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (lane + 32 * i < count) logits[i] = __ldcg(row + lane + 32 * i);
-    }
-  }
-};
 
 }  // namespace baton::cuda

@@ -39,7 +39,6 @@ constexpr int kBesidesRows = 2;  // for more, more bytes on the way count for mo
 
 struct FewArguments : FewRows {
   Matrix m;
-  const float* logits;     // [rows, count]
   const std::uint16_t* x;  // [rows, in]; of down [lines, in]
   __nv_bfloat16* y;        // [lines, out / 2]; of down [rows, out], added to
   int stages;
@@ -71,10 +70,7 @@ __device__ __forceinline__ void begin(const FewArguments& a, const Ring& ring, S
 
 /// All threads; the choice takes the ring's memory before it is one.
 __device__ __forceinline__ void choose_in(const FewArguments& a, const Ring& ring, Choice& choice) {
-  const auto logits_of = [&a](int row) {
-    return StoredLogits{a.logits + std::int64_t{row} * a.count, a.count};
-  };
-  choose<kThreads, 0>(a, logits_of, reinterpret_cast<unsigned*>(ring.memory), choice, [] {});
+  choose<kThreads, 0>(a, reinterpret_cast<unsigned*>(ring.memory), choice, [] {});
   fence_copies();
   __syncthreads();
 }
@@ -151,8 +147,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int element = (warp + kFewWarps - turn * 2 % kFewWarps) % kFewWarps;
     if (element < 2) {
       store_gate(a.rule.act, a.m, bias_of(a.rule.up_bias, a.m, choice.expert[which]), partial,
-                 choice.line[which][lane % 4 * 2 + element], tile, lane, element,
-                 [&a](std::int64_t at, float y) { a.y[at] = __float2bfloat16(y); });
+                 choice.line[which][lane % 4 * 2 + element], tile, lane, element, a.y);
     }
     __syncwarp();
   }

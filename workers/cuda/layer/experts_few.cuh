@@ -23,6 +23,7 @@ constexpr int kMostExperts = 512;  // of which a warp holds all scores in regist
 struct FewRows {
   int rows, count, active;
   bool normalise;
+  const float* logits;  // [rows, count]
   ExpertRule rule;
 };
 
@@ -39,25 +40,27 @@ struct Choice {
 #ifdef BATON_HOPPER
 
 /// A row's experts and weights, by one warp.
-template <class LoadLogits, class Picked>
-__device__ __forceinline__ void choose_row(const FewRows& a, const LoadLogits& load, int* chosen,
-                                           float* weights, const Picked& picked) {
+template <class Picked>
+__device__ __forceinline__ void choose_row(const FewRows& a, int row, Choice& c,
+                                           const Picked& picked) {
+  const float* const logits = a.logits + std::int64_t{row} * a.count;
+  int* const chosen = c.chosen + row * a.active;
+  float* const weights = c.weights + row * a.active;
   if (a.count <= 128) {
-    return baton::cuda::choose_row<4>(a.rule, a.count, a.active, a.normalise, load, nullptr, chosen,
-                                      weights, picked);
+    return baton::cuda::choose_row<4>(a.rule, a.count, a.active, a.normalise, logits, nullptr,
+                                      chosen, weights, picked);
   }
-  baton::cuda::choose_row<kMostExperts / 32>(a.rule, a.count, a.active, a.normalise, load, nullptr,
-                                             chosen, weights, picked);
+  baton::cuda::choose_row<kMostExperts / 32>(a.rule, a.count, a.active, a.normalise, logits,
+                                             nullptr, chosen, weights, picked);
 }
 
-/// The whole choice of a single row of at most 32 experts, by one warp: nobody is met.
-template <class LoadLogits, class Known>
-__device__ __forceinline__ void choose_alone(const FewRows& a, const LoadLogits& load,
-                                             const Known& known, Choice& c) {
+/// The whole choice of a single row of at most 32 experts, by one warp, which waits for no other.
+template <class Known>
+__device__ __forceinline__ void choose_alone(const FewRows& a, Choice& c, const Known& known) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const bool mine = lane < a.active;
   int rank = 0;
-  choose_row(a, load, c.chosen, c.weights, [&] {
+  choose_row(a, 0, c, [&] {
     if (mine) {
       const int expert = c.chosen[lane];
       for (int j = 0; j < a.active; ++j) rank += c.chosen[j] < expert ? 1 : 0;
@@ -77,22 +80,20 @@ __device__ __forceinline__ void choose_alone(const FewRows& a, const LoadLogits&
 }
 
 /// By the first kThreads threads, which meet at barrier kBarrier; once more before they read `c`. A
-/// row is a warp's, load(row) what its logits are loaded with (choose_row()). `takers`, [count], is
-/// in shared memory. One thread calls known() when c.experts and c.expert are there.
-template <int kThreads, int kBarrier, class LoadOf, class Known>
-__device__ __forceinline__ void choose(const FewRows& a, const LoadOf& load, unsigned* takers,
-                                       Choice& c, const Known& known) {
+/// row is a warp's. `takers`, [count], is in shared memory. One thread calls known() when c.experts
+/// and c.expert are there, before the rest is.
+template <int kThreads, int kBarrier, class Known>
+__device__ __forceinline__ void choose(const FewRows& a, unsigned* takers, Choice& c,
+                                       const Known& known) {
   const int warp = static_cast<int>(threadIdx.x) / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int thread = static_cast<int>(threadIdx.x);
   if (a.rows == 1 && a.active <= kLanes) {
-    if (warp == 0) choose_alone(a, load(0), known, c);
+    if (warp == 0) choose_alone(a, c, known);
     return;
   }
   for (int e = thread; e < a.count; e += kThreads) takers[e] = 0;
-  if (warp < a.rows) {
-    choose_row(a, load(warp), c.chosen + warp * a.active, c.weights + warp * a.active, [] {});
-  }
+  if (warp < a.rows) choose_row(a, warp, c, [] {});
   hopper::sync_threads(kBarrier, kThreads);
   if (thread < a.rows * a.active) atomicOr(&takers[c.chosen[thread]], 1U << thread / a.active);
   hopper::sync_threads(kBarrier, kThreads);
@@ -122,12 +123,10 @@ __device__ __forceinline__ void choose(const FewRows& a, const LoadOf& load, uns
 }
 
 /// Of a tile of gate and up, eight features of gate, then eight of up, one element of a lane's
-/// becomes a number of [lines, m.out / 2], which put(index, number) gets. `bias`, of the tile's
-/// expert, may be null.
-template <class Put>
+/// becomes a number of y, [lines, m.out / 2]. `bias`, of the tile's expert, may be null.
 __device__ __forceinline__ void store_gate(const Activate& act, const Matrix& m, const float* bias,
                                            const float* partial, int line, int tile, int lane,
-                                           int element, const Put& put) {
+                                           int element, __nv_bfloat16* y) {
   if (line < 0) return;
   const int feature = 8 * tile + lane / 4;
   float gate = Partial<1, kFewWarps>::total(partial, lane, 0, element);
@@ -136,7 +135,7 @@ __device__ __forceinline__ void store_gate(const Activate& act, const Matrix& m,
     gate += bias[feature];
     up += bias[m.out / 2 + feature];
   }
-  put(std::int64_t{line} * (m.out / 2) + feature, gate_of(act, gate, up));
+  y[std::int64_t{line} * (m.out / 2) + feature] = __float2bfloat16(gate_of(act, gate, up));
 }
 
 /// The same of an expert's matrix.

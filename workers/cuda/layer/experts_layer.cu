@@ -50,7 +50,7 @@ struct LayerArguments : FewRows {
   Bf16* x;
   LayerNorm norm, next_norm;
   const Bf16* router;
-  float* logits;  // [rows, count]
+  float* routed;  // logits, as they are written
   const float* shared_gate;
   __nv_bfloat16 *gated, *shared, *next_y;
   LayerState *state, *next_state;
@@ -229,7 +229,7 @@ struct Layer {
         float logit = 0;
 #pragma unroll
         for (int i = 0; i < kFewWarps; ++i) logit += shared.dots[i][row];
-        a.logits[std::int64_t{row} * a.count + expert] = logit;
+        a.routed[std::int64_t{row} * a.count + expert] = logit;
       }
       meet();
     }
@@ -283,7 +283,7 @@ struct Layer {
                                        [&](const float* partial, int tile, int row, int element) {
                                          store_gate(a.rule.act, a.shared_up, nullptr, partial,
                                                     row < a.rows ? row : -1, tile, lane, element,
-                                                    Stores{a.shared});
+                                                    a.shared);
                                        });
   }
 
@@ -291,31 +291,19 @@ struct Layer {
   __device__ __forceinline__ void gate() {
     wait_for_all(&a.state->routed);
     meet();  // the last tile's sums have been read
-    const auto logits_of = [this](int row) {
-      return StoredLogits{a.logits + std::int64_t{row} * a.count, a.count};
-    };
-    choose<kMultiplyingFew, kMeeting>(a, logits_of, reinterpret_cast<unsigned*>(shared.partial),
-                                      shared.choice,
+    choose<kMultiplyingFew, kMeeting>(a, reinterpret_cast<unsigned*>(shared.partial), shared.choice,
                                       [this] { hopper::barrier_arrive(&shared.chosen); });
     meet();
     const Choice& choice = shared.choice;
-    multiply_gates<kFormat>(a.up, Tiles(choice.experts * a.up.tiles),
-                            [&](const float* partial, int at, int row, int element) {
-                              const int which = at / a.up.tiles;
-                              store_gate(a.rule.act, a.up,
-                                         bias_of(a.rule.up_bias, a.up, choice.expert[which]),
-                                         partial, choice.line[which][row], at - which * a.up.tiles,
-                                         lane, element, Stores{a.gated});
-                            });
+    multiply_gates<kFormat>(
+        a.up, Tiles(choice.experts * a.up.tiles),
+        [&](const float* partial, int at, int row, int element) {
+          const int which = at / a.up.tiles;
+          store_gate(a.rule.act, a.up, bias_of(a.rule.up_bias, a.up, choice.expert[which]), partial,
+                     choice.line[which][row], at - which * a.up.tiles, lane, element, a.gated);
+        });
     say_done(&a.state->gated);
   }
-  /// For store_gate().
-  struct Stores {
-    __nv_bfloat16* to;
-    __device__ __forceinline__ void operator()(std::int64_t at, float y) const {
-      to[at] = __float2bfloat16(y);
-    }
-  };
 
   /// Adds an expert's tile of down, times its weights.
   template <ExpertFormat kOf>
@@ -548,6 +536,7 @@ void run(const ExpertLayerCall& call, LayerState* state, LayerState* next_state,
   a.norm = call.norm;
   a.next_norm = call.next_norm;
   a.router = call.router.data;
+  a.routed = call.logits;
   a.logits = call.logits;
   a.shared_gate = call.shared_gate;
   a.gated = written(call.experts.workspace);

@@ -27,9 +27,8 @@ __global__ void __launch_bounds__(32 * kRowsOfCta) choose_kernel(ExpertRouting a
   if (row >= a.rows) return;
   int* const chosen = all_chosen[warp];
   float* const weights = all_weights[warp];
-  choose_row<kEach>(a.rule, a.count, a.active, a.normalise,
-                    StoredLogits{a.logits + std::int64_t{row} * a.count, a.count}, scores[warp],
-                    chosen, weights, [] {});
+  choose_row<kEach>(a.rule, a.count, a.active, a.normalise, a.logits + std::int64_t{row} * a.count,
+                    scores[warp], chosen, weights, [] {});
   __syncwarp();
   for (int j = lane; j < a.active; j += 32) {
     int rank = 0;  // in order of their numbers
