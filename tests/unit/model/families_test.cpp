@@ -444,6 +444,34 @@ TEST(Families, QueriesGrowWithTheirPosition) {
   EXPECT_NE(refusal(other).find("llama_4_scaling_beta"), std::string::npos);
 }
 
+TEST(Families, MinistralAsPublished) {
+  const Json json = Json::parse(R"({
+    "architectures": ["Mistral3ForConditionalGeneration"], "dtype": "bfloat16",
+    "image_token_index": 10, "model_type": "mistral3", "multimodal_projector_bias": false,
+    "projector_hidden_act": "gelu",
+    "quantization_config": {"activation_scheme": "static", "dequantize": false,
+      "modules_to_not_convert": ["model.vision_tower", "model.multi_modal_projector", "lm_head"],
+      "quant_method": "fp8", "weight_block_size": null},
+    "spatial_merge_size": 2,
+    "text_config": {"attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu",
+      "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+      "max_position_embeddings": 262144, "model_type": "ministral3", "num_attention_heads": 32,
+      "num_hidden_layers": 34, "num_key_value_heads": 8, "rms_norm_eps": 1e-05,
+      "rope_parameters": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 16.0,
+        "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 16384, "rope_theta": 1000000.0, "rope_type": "yarn",
+        "type": "yarn"},
+      "sliding_window": null, "tie_word_embeddings": false, "use_cache": true,
+      "vocab_size": 131072},
+    "vision_config": {"model_type": "pixtral"}, "vision_feature_layer": -1})");
+  const ModelConfig c = parse(json);
+  EXPECT_EQ(c.max_context, 262144);
+  EXPECT_EQ(c.ropes[0].query_growth, 0.1);
+  EXPECT_EQ(c.quantization.method, QuantMethod::fp8);
+  EXPECT_EQ(c.quantization.block_rows, 0);
+  EXPECT_FALSE(c.tied_embeddings);
+}
+
 TEST(Families, SparseLayersBySpan) {
   Json json = file_of("ernie4_5_moe");
   const auto sparse = [&json] {
