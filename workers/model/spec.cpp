@@ -20,7 +20,9 @@ std::string text_of(const RopeConfig& r) {
                                            "yarn",  "llama3", "longrope"};
   std::string text = std::string(kNames[static_cast<int>(r.type)]) + ", theta " + exact(r.theta) +
                      ", " + number(r.dims) + (r.interleaved ? " interleaved dims" : " dims");
-  if (r.query_growth != 0) text += ", query growth " + exact(r.query_growth);
+  if (r.query_growth != 0) {
+    text += ", query growth " + exact(r.query_growth) + " every " + exact(r.original_context);
+  }
   if (r.attention_factor != 1.0) text += ", attention factor " + exact(r.attention_factor);
   if (r.type == RopeType::none) return text;
   text += ", factor " + exact(r.factor) + " of " + exact(r.original_context);
