@@ -198,7 +198,6 @@ FAMILIES = {
     "ministral3": ("ministral3", sizes(40, 2, 4, 2, 50, 70, head_dim=12, rope_parameters=YARN | {
         "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4}), BF16, False),
     # transformers has its text half within a folder that sees pictures alone.
-    # transformers has its text half within a folder that sees pictures alone.
     "mistral4": ("mistral3", MISTRAL4, BF16, False),
     # The first's experts one by one.
     "mistral4_each": ("mistral3", MISTRAL4, BF16, False),

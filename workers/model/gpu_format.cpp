@@ -150,16 +150,19 @@ std::optional<std::vector<std::int32_t>> order_by_group(std::span<const std::int
 
 namespace {
 
+/// What the names of a layer's experts begin with.
+std::string experts_of_layer(const TensorNames& names, const Checkpoint& checkpoint, int layer) {
+  return decoder_root(names, checkpoint) + "layers." + std::to_string(layer) + "." + names.experts;
+}
+
 /// Each unit of inputs must have one scale. Rows have one each.
 bool keeps_fp8(const ModelConfig& config, const Checkpoint* checkpoint, int layer,
                const GpuCut& cut) {
   const Quantization& q = config.quantization;
   const TensorNames& names = config.names;
   if (q.method != QuantMethod::fp8) return false;
-  const std::string prefix = checkpoint == nullptr
-                                 ? std::string()
-                                 : decoder_root(names, *checkpoint) + "layers." +
-                                       std::to_string(layer) + "." + names.experts;
+  const std::string prefix =
+      checkpoint == nullptr ? std::string() : experts_of_layer(names, *checkpoint, layer);
   if (!experts_apart(names, checkpoint, prefix)) return false;
   const ExpertSpec& experts = config.layer(layer).experts;
   if (experts.expert.bias || !experts.expert.gated) return false;
@@ -191,8 +194,7 @@ cuda::ExpertFormat gpu_expert_format(const ModelConfig& config, const Checkpoint
   bool mxfp4 = config.quantization.mxfp4;
   if (names.expert_storage != ExpertStorage::interleaved) return cuda::ExpertFormat::bf16;
   if (checkpoint != nullptr) {
-    const std::string experts =
-        decoder_root(names, *checkpoint) + "layers." + std::to_string(layer) + "." + names.experts;
+    const std::string experts = experts_of_layer(names, *checkpoint, layer);
     mxfp4 = checkpoint->find(experts + "gate_up_proj_blocks") != nullptr &&
             checkpoint->find(experts + "down_proj_blocks") != nullptr;
   }

@@ -248,7 +248,8 @@ ExpertSpec read_experts(const Settings& s, const Family& family) {
   if (e.normalise && !style.may_normalise) {
     s.refuse("norm_topk_prob", "true is not supported in " + family.name());
   }
-  // A token's experts weigh far more together than any of these.
+  // The weights of a token's experts are divided by their sum, or by this if it is more: sums are
+  // never so small.
   if (s.has("moe_norm_min") && s.positive("moe_norm_min") > 1e-9) {
     s.refuse("moe_norm_min", "is only supported up to 1e-9");
   }

@@ -87,8 +87,9 @@ void read_block(const Settings& s, const std::string& key, Quantization& q) {
 Quantization read_fp8(const Settings& s) {
   if (s.text_or("fmt", "e4m3") != "float8_e4m3fn") must_be(s, "fmt", "e4m3");  // MiniMax's word
   // Inputs are not quantised here: the static scales of theirs that a checkpoint may have are left.
-  const std::string scheme = s.text_or("activation_scheme", "dynamic");
-  if (scheme != "static") must_be(s, "activation_scheme", "dynamic");
+  if (s.text_or("activation_scheme", "dynamic") != "static") {
+    must_be(s, "activation_scheme", "dynamic");
+  }
   Quantization q;
   q.method = QuantMethod::fp8;
   q.scale = "weight_scale_inv";

@@ -81,7 +81,6 @@ float query_factor(const RopeConfig& rope, std::int64_t position) {
 RopeTable::RopeTable(const RopeConfig& rope, std::int64_t max_positions)
     : rope_(rope),
       frequencies_(rope_frequencies(rope)),
-      attention_factor_(static_cast<float>(rope.attention_factor)),
       pages_(static_cast<std::size_t>((max_positions + kPage - 1) / kPage)) {}
 
 RopeTable::Angles RopeTable::at(std::int64_t position) {
@@ -89,13 +88,14 @@ RopeTable::Angles RopeTable::at(std::int64_t position) {
   std::unique_ptr<float[]>& page = pages_[static_cast<std::size_t>(position / kPage)];
   if (!page) {
     page = std::make_unique<float[]>(static_cast<std::size_t>(kPage) * 2 * half);
+    const auto factor = static_cast<float>(rope_.attention_factor);
     for (std::int64_t i = 0; i < kPage; ++i) {
       const auto p = static_cast<float>(position / kPage * kPage + i);
       float* line = page.get() + static_cast<std::size_t>(i) * 2 * half;
       for (std::size_t f = 0; f < half; ++f) {
         const auto angle = static_cast<double>(p * frequencies_[f]);  // the product in fp32
-        line[f] = static_cast<float>(std::cos(angle)) * attention_factor_;
-        line[half + f] = static_cast<float>(std::sin(angle)) * attention_factor_;
+        line[f] = static_cast<float>(std::cos(angle)) * factor;
+        line[half + f] = static_cast<float>(std::sin(angle)) * factor;
       }
     }
   }

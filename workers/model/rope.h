@@ -53,7 +53,6 @@ class RopeTable {
   static constexpr std::int64_t kPage = 256;  // positions computed at a time
   RopeConfig rope_;
   std::vector<float> frequencies_;
-  float attention_factor_;
   std::vector<std::unique_ptr<float[]>> pages_;
 };
 

@@ -54,7 +54,8 @@ __device__ __forceinline__ void choose_row(const FewRows& a, int row, Choice& c,
                                              nullptr, chosen, weights, picked);
 }
 
-/// The whole choice of a single row of at most 32 experts, by one warp, which waits for no other.
+/// The whole choice of a single row that takes at most 32 experts, by one warp, which waits for no
+/// other.
 template <class Known>
 __device__ __forceinline__ void choose_alone(const FewRows& a, Choice& c, const Known& known) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
