@@ -178,7 +178,10 @@ class SharedWeights(unittest.TestCase):
     """The workers of a host map the same weights; who comes later reads no checkpoint."""
 
     def assert_serves(self, cluster):
-        self.assertEqual(cluster.stream("What a", max_tokens=8).finish()[1], 8)
+        """Returns what the same weights always answer."""
+        text, tokens, _ = cluster.stream("What a", max_tokens=8, temperature=0, ignore_eos=True).finish()
+        self.assertEqual(tokens, 8)
+        return text
 
     def copies(self, cluster):
         """What the workers say of their weights, by worker."""
@@ -233,6 +236,7 @@ class SharedWeights(unittest.TestCase):
             random_model.write(folder + "/model", hidden_size=1024, intermediate_size=4096,
                                num_hidden_layers=12)
             with Cluster(workers=[("mixed0", "mixed"), ("mixed1", "mixed")], model=folder + "/model") as cluster:
+                answer = self.assert_serves(cluster)
                 for name in ("mixed0", "mixed1"):
                     cluster.kill(name)
                 what = list(weights_of(cluster))[0]
@@ -250,7 +254,7 @@ class SharedWeights(unittest.TestCase):
                 cluster.wait_ready()
                 (entry,) = weights_of(cluster).values()
                 self.assertEqual(sorted(entry["workers"]), ["mixed0", "mixed1"])
-                self.assert_serves(cluster)
+                self.assertEqual(self.assert_serves(cluster), answer)
 
     def test_a_killed_memory_process_costs_one_more_copy(self):
         with Cluster() as cluster:
