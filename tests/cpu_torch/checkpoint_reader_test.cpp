@@ -7,7 +7,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "tests/cpu_torch/golden_file.h"
 #include "tests/cpu_torch/model_fixture.h"
@@ -197,6 +201,171 @@ std::string refusal_of_changed(const std::string& tensor, std::vector<unsigned c
     said = error.what();
   }
   return said;
+}
+
+/// A tensor, as a file of safetensors has it.
+struct Stored {
+  std::string dtype;
+  std::vector<std::int64_t> shape;
+  std::string bytes;
+};
+using StoredTensors = std::map<std::string, Stored>;
+
+/// The widest types first, so that everything is aligned.
+void write_tensors(const StoredTensors& tensors, const std::string& path) {
+  nlohmann::json header = nlohmann::json::object();
+  std::string data;
+  for (const char* dtype : {"F32", "BF16", "F8_E4M3"}) {
+    for (const auto& [name, tensor] : tensors) {
+      if (tensor.dtype != dtype) continue;
+      const std::size_t begin = data.size();
+      data += tensor.bytes;
+      header[name] = {
+          {"dtype", dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
+    }
+  }
+  std::string head = header.dump();
+  head.append((8 - head.size() % 8) % 8, ' ');
+  const std::uint64_t size = head.size();
+  std::ofstream(path, std::ios::binary)
+      << std::string_view(reinterpret_cast<const char*>(&size), 8) << head << data;
+}
+
+/// Logits of a golden model whose tensors are changed before; what is said against it instead,
+/// else empty.
+template <class Change>
+std::string changed_logits(const std::string& model, Change change, Logits& logits) {
+  const TempDir folder;
+  const std::string file = "/model.safetensors";
+  std::filesystem::copy(folder_of(model) + "/config.json", folder.path());
+  const std::string text = read_file(folder_of(model) + file);
+  StoredTensors tensors;
+  const auto* begin = reinterpret_cast<const std::byte*>(text.data());
+  for (const auto& [name, view] : parse_safetensors(begin, text.size(), model)) {
+    tensors[name] = {
+        view.dtype, view.shape, {reinterpret_cast<const char*>(view.data), view.bytes}};
+  }
+  change(tensors);
+  write_tensors(tensors, folder.path() + file);
+  try {
+    const auto loaded = load(folder.path());
+    logits = logits_of(*loaded, random_tokens(50, loaded->config().vocab, 3), 50);
+  } catch (const ModelError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// `from` at the end of tensors' names becomes `to`.
+void rename(StoredTensors& tensors, const std::string& from, const std::string& to) {
+  StoredTensors renamed;
+  for (auto& [name, tensor] : tensors) {
+    const std::string stem = name.substr(0, name.size() - std::min(name.size(), from.size()));
+    renamed[name.ends_with(from) ? stem + to : name] = std::move(tensor);
+  }
+  tensors = std::move(renamed);
+}
+
+TEST(CheckpointReader, KnowsBothWordsForScalesOf8BitFloats) {
+  Logits as_published, renamed;
+  ASSERT_EQ(changed_logits(
+                "ministral3_fp8", [](StoredTensors&) {}, as_published),
+            "");
+  const auto auto_fp8 = [](StoredTensors& tensors) {
+    rename(tensors, ".weight_scale_inv", ".weight_scale");
+    rename(tensors, ".activation_scale", ".input_scale");
+  };
+  ASSERT_EQ(changed_logits("ministral3_fp8", auto_fp8, renamed), "");
+  EXPECT_EQ(renamed, as_published);
+  const auto none = [](StoredTensors& t) {
+    t.erase("model.layers.0.mlp.up_proj.weight_scale_inv");
+  };
+  EXPECT_NE(
+      changed_logits("ministral3_fp8", none, renamed).find("up_proj.weight_scale_inv: is miss"),
+      std::string::npos);
+}
+
+/// A stored bf16, times a power of two.
+std::string bf16_times(std::string number, int power) {
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, number.data(), sizeof bits);
+  bits = static_cast<std::uint16_t>(bits + power * 128);  // the exponent begins at bit 7
+  std::memcpy(number.data(), &bits, sizeof bits);
+  return number;
+}
+
+TEST(CheckpointReader, ReadsExpertsOfOneTensorInFp8HoweverTheirScalesLie) {
+  const std::string scales = "gate_up_proj_scale_inv";
+  const auto each = [&scales](StoredTensors& tensors, auto change) {
+    for (auto& [name, tensor] : tensors) {
+      if (name.ends_with(scales)) change(tensor);
+    }
+  };
+  Logits as_published, other;
+  ASSERT_EQ(changed_logits(
+                "mistral4_fp8", [](StoredTensors&) {}, as_published),
+            "");
+  const auto flat = [&](StoredTensors& t) { each(t, [](Stored& s) { s.shape = {8}; }); };
+  ASSERT_EQ(changed_logits("mistral4_fp8", flat, other), "");
+  EXPECT_EQ(other, as_published);
+  // One for gate and one for up: first the same, then up's doubled.
+  const auto two_each = [&](int power_of_up) {
+    return [&each, power_of_up](StoredTensors& tensors) {
+      each(tensors, [power_of_up](Stored& s) {
+        std::string both;
+        for (std::size_t e = 0; e < 8; ++e) {
+          const std::string one = s.bytes.substr(2 * e, 2);
+          both += one + bf16_times(one, power_of_up);
+        }
+        s = {s.dtype, {8, 2, 1}, both};
+      });
+    };
+  };
+  ASSERT_EQ(changed_logits("mistral4_fp8", two_each(0), other), "");
+  EXPECT_EQ(other, as_published);
+  ASSERT_EQ(changed_logits("mistral4_fp8", two_each(1), other), "");
+  EXPECT_NE(other, as_published);
+  const auto halved_after = [&](StoredTensors& tensors) {  // the same numbers come out
+    two_each(1)(tensors);
+    for (auto& [name, tensor] : tensors) {
+      if (!name.ends_with("experts.down_proj_scale_inv")) continue;
+      std::string half;
+      for (std::size_t e = 0; e < 8; ++e) half += bf16_times(tensor.bytes.substr(2 * e, 2), -1);
+      tensor.bytes = half;
+    }
+  };
+  ASSERT_EQ(changed_logits("mistral4_fp8", halved_after, other), "");
+  EXPECT_EQ(other, as_published);
+
+  const auto says = [&](auto change, const std::string& word) {
+    const std::string said = changed_logits("mistral4_fp8", change, other);
+    EXPECT_NE(said.find(word), std::string::npos) << said;
+  };
+  const std::string layer = "language_model.model.layers.1.mlp.experts.";
+  says([&](StoredTensors& t) { t.erase(layer + scales); }, scales + ": is missing");
+  says([&](StoredTensors& t) { each(t, [](Stored& s) {
+                                 s.shape = {2, 4, 1};
+                               }); },
+       scales + ": has the shape [2, 4, 1]");
+  says([&](StoredTensors& t) { t[layer + "gate_up_proj"].bytes[0] = 0x7F; },
+       "gate_up_proj: element 0 is nan");
+  says([&](StoredTensors& t) { t[layer + scales].bytes[1] = t[layer + scales].bytes[0] = '\xFF'; },
+       scales);
+  const std::string block = "mistral4_fp8_block";
+  const std::string said = [&] {
+    ModelConfig c = load_model_config(folder_of(block));
+    c.quantization.block_rows = 11;  // as many blocks as there are
+    const Checkpoint checkpoint(folder_of(block));
+    CheckpointReader reader(c, checkpoint);
+    try {
+      reader.expert(1, 0);
+    } catch (const ModelError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  }();
+  EXPECT_NE(said.find("gate_up_proj: blocks of 11 rows reach from gate into up"), std::string::npos)
+      << said;
 }
 
 TEST(CheckpointReader, ChecksTheContentsOfQuantizedLayers) {

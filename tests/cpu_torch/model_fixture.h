@@ -91,8 +91,8 @@ inline const std::vector<std::string>& family_models() {
 /// Models whose linear layers are stored quantised.
 inline const std::vector<std::string>& quantized_models() {
   static const std::vector<std::string> kNames = {
-      "gptq_act_order", "gptq_sym",    "gptq_v2_experts", "awq",
-      "fp8_block",      "fp8_channel", "deepseek_v3_fp8", "ministral3_fp8"};
+      "gptq_act_order", "gptq_sym",        "gptq_v2_experts", "awq",          "fp8_block",
+      "fp8_channel",    "deepseek_v3_fp8", "ministral3_fp8",  "mistral4_fp8", "mistral4_fp8_block"};
   return kNames;
 }
 

@@ -13,6 +13,8 @@ quantising there is: what is tested is the reading.
 """
 import torch
 
+from families import MISTRAL4
+
 
 def pack(values, order=range(8), bits=4):
     """[rows, 8 n] of 0..15 -> int32 [rows, n]: value j of eight goes to nibble order[j]. Of eight bits four by four."""
@@ -83,8 +85,14 @@ def fp8(weight, rows, columns, scale_type):
 
 
 def fp8_block(weight, config, generator):
+    if weight.dim() == 3:  # experts: one tensor of scales for all
+        found, values = zip(*(fp8_block(matrix, config, generator) for matrix in weight))
+        return {"": torch.stack([f["weight"] for f in found])} | {
+            key.removeprefix("weight"): torch.stack([f[key] for f in found]).reshape(
+                len(found), *(found[0][key].shape or (1, 1)))
+            for key in found[0] if key != "weight"}, torch.stack(values)
     if config["weight_block_size"] is None:
-        q, scale, values = fp8(weight, *weight.shape, torch.float32)
+        q, scale, values = fp8(weight, *weight.shape, torch.bfloat16)
         return {"weight": q, "weight_scale_inv": scale[0, 0].clone(), "activation_scale": torch.tensor(0.02)}, values
     q, scale, values = fp8(weight, *config["weight_block_size"], torch.bfloat16)
     return {"weight": q, "weight_scale_inv": scale}, values
@@ -149,7 +157,12 @@ def quantize(state, config, seed, idle_bias, shared_order=False):
     generator = torch.Generator().manual_seed(seed)
     tensors, values, layers = {}, {}, []
     for name, weight in state.items():
-        linear = weight.dim() == 2 and name.startswith("model.layers.") \
+        if ".experts." in name and weight.dim() == 3:
+            found, values[name] = method(weight.float(), config, generator)
+            tensors |= {name + ("_" if key.startswith("a") else "") + key: value for key, value in found.items()}
+            continue
+        decoder = name.startswith(("model.layers.", "language_model.model.layers.", "model.language_model.layers."))
+        linear = weight.dim() == 2 and decoder \
             and not name.endswith((".gate.weight", ".shared_expert_gate.weight"))
         if not linear:
             tensors[name] = values[name] = weight
@@ -231,6 +244,14 @@ MODELS = {
                        {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None,
                         "dequantize": False, "modules_to_not_convert": ["model.vision_tower", "lm_head"]},
                        "config.json"),
+    # The same of Mistral 4, whose experts lie in one tensor for all.
+    "mistral4_fp8": ("mistral3", MISTRAL4, torch.bfloat16,
+                     {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None,
+                      "dequantize": False, "modules_to_not_convert": ["model.vision_tower", "lm_head"]},
+                     "config.json"),
+    "mistral4_fp8_block": ("mistral3", MISTRAL4, torch.bfloat16,
+                           {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+                            "weight_block_size": [10, 16]}, "config.json"),
 }
 SHARDED = {"gptq_act_order"}
 

@@ -132,6 +132,10 @@ std::string head_name(const TensorNames& names, const Checkpoint& checkpoint);
 bool experts_apart(const TensorNames& names, const Checkpoint* checkpoint,
                    const std::string& experts);
 
+/// Whether a layer's experts lie in one tensor for all of them in 8-bit floats.
+bool stacked_in_fp8(const Quantization& quantization, const Checkpoint& checkpoint,
+                    const std::string& experts);
+
 /// Names behind a layer's prefix.
 struct FeedForwardNames {
   std::string fused, gate, up, down;
@@ -197,6 +201,8 @@ class CheckpointReader {
   bool rows_first(const std::string& experts, std::int64_t middle) const;
   LinearSource expert_in_rows(const std::string& name, std::int64_t out, std::int64_t in,
                               int expert);
+  LinearSource fp8_expert(const std::string& name, std::int64_t out, std::int64_t in, int expert,
+                          Slice rows);
   LinearSource mxfp4_expert(const std::string& name, std::int64_t out, std::int64_t in, int expert,
                             bool alternate);
   std::string prefix(int layer) const;

@@ -103,11 +103,20 @@ void read_latent(const Settings& s, ModelConfig& c) {
   c.kv_heads = c.heads;
 }
 
+/// What a file says, and a family's defaults where it says nothing. Null is something: no window,
+/// for one. Of angles transformers takes its own where a file has null.
+Json with_defaults(Json defaults, const Json& said) {
+  for (const auto& [key, value] : said.items()) {
+    const bool default_angles = key == "rope_parameters" && value.is_null();
+    if (!default_angles || !defaults.contains(key)) defaults[key] = value;
+  }
+  return defaults;
+}
+
 /// All of the mathematics, out of the settings of one decoder.
 void read_spec(const Settings& said, const Family& family, ModelConfig& c) {
   refuse_other_mathematics(said, family);
-  Json json = Json::parse(family.defaults);
-  json.update(said.json());
+  const Json json = with_defaults(Json::parse(family.defaults), said.json());
   const Settings s(json, said.where());
   read_sizes(s, c);
   family.latent ? read_latent(s, c) : read_head_dim(s, c);
@@ -146,7 +155,7 @@ void read_text_half(const Settings& s, const Family& folder, ModelConfig& c) {
       text_family(said, inside ? said.text_or("model_type", folder.text_of) : folder.text_of);
   Json json = Json::parse(family.text_defaults);
   json.update(Json::parse(folder.text_defaults));
-  json.update(said.json());
+  json = with_defaults(std::move(json), said.json());
   const Settings text(json, said.where());
   read_spec(text, family, c);
   // lm_head lies outside of the text half, so that the outer object says whether it is tied, where

@@ -76,6 +76,62 @@ LinearSource CheckpointReader::expert_in_rows(const std::string& name, std::int6
   return {matrix, std::nullopt, std::nullopt};
 }
 
+bool stacked_in_fp8(const Quantization& quantization, const Checkpoint& checkpoint,
+                    const std::string& experts) {
+  if (quantization.method != QuantMethod::fp8) return false;
+  for (const char* part : {"gate_up_proj", "down_proj"}) {
+    const TensorView* const view = checkpoint.find(experts + part);
+    if (view == nullptr || view->dtype != "F8_E4M3") return false;
+  }
+  return true;
+}
+
+/// Some rows of one expert out of `name` [count, out, in] in 8-bit floats. `name`_scale_inv is
+/// [count] or [count, lines, columns]: one scale for each expert, one for each of the two matrices
+/// in [gate | up], or those of an expert's blocks.
+LinearSource CheckpointReader::fp8_expert(const std::string& name, std::int64_t out,
+                                          std::int64_t in, int expert, Slice rows) {
+  const Quantization& q = config_.quantization;
+  const std::int64_t count = config_.experts().count;
+  const auto blocks = [](std::int64_t n, std::int64_t each) {
+    return each == 0 ? 1 : (n + each - 1) / each;
+  };
+  const TensorView& view = take(name, {count, out, in});
+  const std::string scale_name = name + q.scale.substr(std::string("weight").size());
+  const TensorView* const found = checkpoint_.find(scale_name);
+  const std::int64_t columns = blocks(in, q.block_columns);
+  std::int64_t lines = blocks(out, q.block_rows);
+  std::vector<std::int64_t> shape = {count, lines, columns};
+  if (found != nullptr && q.block_rows == 0) {
+    const std::vector<std::int64_t> of_both = {count, out / rows.count, columns};
+    if (found->shape == of_both) lines = of_both[1];
+    if (found->shape == of_both || (columns == 1 && found->shape.size() == 1)) shape = found->shape;
+  }
+  if (shape.size() == 1) shape = {count};
+  MatrixSource scales = as_matrix(take(scale_name, shape), scale_name, lines, columns);
+  const std::int64_t block = q.block_rows == 0 ? out / lines : q.block_rows;
+  const std::int64_t first = rows.first / block;
+  const std::int64_t last = (rows.end() - 1) / block;
+  if (rows.first % block != 0 && first != last) {
+    throw ModelError(view.file + ": tensor " + name + ": blocks of " + std::to_string(block) +
+                     " rows reach from gate into up");
+  }
+  scales.data += (expert * lines + first) * columns * cpu::element_bytes(scales.type);
+  scales.rows = last - first + 1;
+  check_finite(scales);
+  const std::string inputs = name + "_activation_scale";  // inputs are not quantised here
+  if (checkpoint_.find(inputs) != nullptr) taken_.insert(inputs);
+  LinearSource source;
+  source.fp8 = {view.data + (expert * out + rows.first) * in,
+                std::move(scales),
+                rows.count,
+                in,
+                block,
+                q.block_columns == 0 ? in : q.block_columns,
+                view.file + ": tensor " + name};
+  return source;
+}
+
 /// The same as MXFP4: `name`_blocks [count, out, in / 32, 16], two numbers a byte, the lower half
 /// first, and `name`_scales [count, out, in / 32], powers of two.
 LinearSource CheckpointReader::mxfp4_expert(const std::string& name, std::int64_t out,
@@ -128,6 +184,13 @@ FeedForwardSource CheckpointReader::stacked_expert(int layer, int index) {
   const std::string prefix = this->prefix(layer) + config_.names.experts;
   const bool interleaved = config_.names.expert_storage == ExpertStorage::interleaved;
   const bool in_rows = !interleaved && rows_first(prefix, middle);
+  if (in_rows && stacked_in_fp8(config_.quantization, checkpoint_, prefix)) {
+    FeedForwardSource parts;
+    parts.gate = fp8_expert(prefix + "gate_up_proj", 2 * middle, hidden, index, {0, middle});
+    parts.up = fp8_expert(prefix + "gate_up_proj", 2 * middle, hidden, index, {middle, middle});
+    parts.down = fp8_expert(prefix + "down_proj", hidden, middle, index, {0, hidden});
+    return parts;
+  }
   const auto read = [&](const std::string& name, std::int64_t out, std::int64_t in,
                         bool alternate) {
     if (in_rows) return expert_in_rows(prefix + name, out, in, index);

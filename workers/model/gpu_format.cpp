@@ -160,10 +160,9 @@ bool keeps_fp8(const ModelConfig& config, const Checkpoint* checkpoint, int laye
                const GpuCut& cut) {
   const Quantization& q = config.quantization;
   const TensorNames& names = config.names;
-  if (q.method != QuantMethod::fp8) return false;
-  const std::string prefix =
-      checkpoint == nullptr ? std::string() : experts_of_layer(names, *checkpoint, layer);
-  if (!experts_apart(names, checkpoint, prefix)) return false;
+  if (q.method != QuantMethod::fp8 || names.expert_storage == ExpertStorage::interleaved) {
+    return false;
+  }
   const ExpertSpec& experts = config.layer(layer).experts;
   if (experts.expert.bias || !experts.expert.gated) return false;
   const Slice part = cut.part(experts.expert.intermediate);
@@ -177,6 +176,8 @@ bool keeps_fp8(const ModelConfig& config, const Checkpoint* checkpoint, int laye
   };
   if (!fits(0) || (!cut.whole() && !fits(part.count))) return false;
   if (checkpoint == nullptr) return true;
+  const std::string prefix = experts_of_layer(names, *checkpoint, layer);
+  if (!experts_apart(names, checkpoint, prefix)) return stacked_in_fp8(q, *checkpoint, prefix);
   for (int e = 0; e < experts.count; ++e) {
     for (const std::string& name : {names.expert_gate, names.expert_up, names.expert_down}) {
       if (!stored_quantized(q, *checkpoint, prefix + std::to_string(e) + "." + name)) return false;

@@ -118,7 +118,7 @@ void GpuDecoder::general_attend(int index, const GpuBatch& batch, cuda::Stream s
     append.finish.dims = rope.dims;
     append.finish.interleaved = rope.interleaved;
     append.finish.query_growth = static_cast<float>(rope.query_growth);
-    append.finish.query_context = static_cast<float>(rope.original_context);
+    append.finish.query_context = static_cast<float>(rope.query_context);
   }
   append.positions = batch.positions;
   append.slots = slots_of(index, batch);

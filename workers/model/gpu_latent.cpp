@@ -50,7 +50,7 @@ void GpuDecoder::latent_attend(int index, const GpuBatch& batch, cuda::Stream st
   append.sin = table.sin;
   append.interleaved = rope.interleaved;
   append.query_growth = static_cast<float>(rope.query_growth);
-  append.query_context = static_cast<float>(rope.original_context);
+  append.query_context = static_cast<float>(rope.query_context);
   append.positions = batch.positions;
   append.slots = slots_of(index, batch);
   append.kv_layer = kv_layer(index, batch);

@@ -28,8 +28,10 @@ std::vector<std::string> layer_kinds(const Settings& s, int layers) {
   return kinds;
 }
 
-/// Of layers without `layer_types`: every n-th is full, or a word of L (local) and G (global).
+/// Of layers without `layer_types`: every n-th is full, or a word of L (local) and G (global), or
+/// the first ones are.
 bool windowed_by_pattern(const Settings& s, const Family& family, int layer) {
+  if (family.windows == Windows::behind) return layer >= s.integer("max_window_layers", 0, 4096);
   if (!s.has("sliding_window_pattern")) {
     return family.window_pattern == 0 || (layer + 1) % family.window_pattern != 0;
   }
@@ -53,7 +55,7 @@ std::vector<int> read_windows(const Settings& s, const Family& family, int layer
     window = s.integer("sliding_window", 1, 1 << 27);
   }
   std::vector<int> windows(static_cast<std::size_t>(layers), window);
-  if (family.windows != Windows::listed) {
+  if (family.windows != Windows::listed && family.windows != Windows::behind) {
     if (!s.has("layer_types")) return windows;
     const char* same = window > 0 ? kWindowed : kFull;
     for (const Json& type : s.at("layer_types")) {
@@ -250,11 +252,12 @@ ExpertSpec read_experts(const Settings& s, const Family& family) {
   }
   // The weights of a token's experts are divided by their sum, or by this if it is more: sums are
   // never so small.
-  if (s.has("moe_norm_min") && s.positive("moe_norm_min") > 1e-9) {
+  if (s.has("moe_norm_min") && s.not_negative("moe_norm_min") > 1e-9) {
     s.refuse("moe_norm_min", "is only supported up to 1e-9");
   }
   const std::string scores = style.router == RouterKind::sigmoid ? "sigmoid" : "softmax";
-  if (const std::string said = s.text_or("scoring_func", scores); said != scores) {
+  const std::string said = s.text_or("scoring_func", scores);
+  if (said != scores && (said.empty() || said != style.other_scores)) {
     s.refuse("scoring_func", said + " is not supported in " + family.name());
   }
   if (style.groups) {

@@ -126,8 +126,8 @@ Quantization read_modelopt(const Settings& s) {
   return q;
 }
 
-/// One group of 8-bit floats for every linear layer; what it says of activations is left alone if
-/// they are quantised anew for every token: then nothing of it is in the checkpoint.
+/// One group of 8-bit floats for every linear layer. Inputs are not quantised here, so that what it
+/// says of them is left alone, with the scale for all that a checkpoint may have.
 Quantization read_compressed_tensors(const Settings& s) {
   const std::string format = s.text("format");
   const bool packed = format == "pack-quantized";
@@ -151,7 +151,9 @@ Quantization read_compressed_tensors(const Settings& s) {
   if (group.has("input_activations") && !nvfp4) {
     const Settings activations = group.object("input_activations");
     activations.at("dynamic");
-    must_be(activations, "dynamic", true);
+    if (activations.text_or("strategy", "token") != "tensor") {
+      must_be(activations, "dynamic", true);
+    }
   }
   const Settings weights = group.object("weights");
   if (packed) return read_packed(weights);

@@ -119,12 +119,17 @@ Fp8Weight CheckpointReader::fp8(const std::string& name, std::int64_t out, std::
   w.in = in;
   w.block_rows = q.block_rows == 0 ? out : q.block_rows;
   w.block_columns = q.block_columns == 0 ? in : q.block_columns;
-  w.scales =
-      fp8_scales(name + "." + q.scale, ceil_div(out, w.block_rows), ceil_div(in, w.block_columns));
+  std::string scale = name + "." + q.scale;
+  const std::string short_name = name + ".weight_scale";  // AutoFP8's word for the same
+  if (checkpoint_.find(scale) == nullptr && checkpoint_.find(short_name) != nullptr) {
+    scale = short_name;
+  }
+  w.scales = fp8_scales(scale, ceil_div(out, w.block_rows), ceil_div(in, w.block_columns));
   check_finite(w.scales);
   // What inputs would be divided by if they were quantised, too.
-  const std::string inputs = name + ".activation_scale";
-  if (checkpoint_.find(inputs) != nullptr) taken_.insert(inputs);
+  for (const char* inputs : {".activation_scale", ".input_scale"}) {
+    if (checkpoint_.find(name + inputs) != nullptr) taken_.insert(name + inputs);
+  }
   return w;
 }
 

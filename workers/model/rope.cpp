@@ -74,7 +74,7 @@ std::vector<float> rope_frequencies(const RopeConfig& rope) {
 
 float query_factor(const RopeConfig& rope, std::int64_t position) {
   if (rope.query_growth == 0) return 1;
-  const double lengths = std::floor(static_cast<double>(position) / rope.original_context);
+  const double lengths = std::floor(static_cast<double>(position) / rope.query_context);
   return static_cast<float>(1.0 + rope.query_growth * std::log1p(lengths));
 }
 

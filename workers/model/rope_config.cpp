@@ -58,10 +58,12 @@ void read_yarn(const Settings& s, RopeConfig& rope, int& max_context) {
   rope.beta_slow = s.positive_or("beta_slow", rope.beta_slow);
   if (rope.beta_fast < rope.beta_slow) s.refuse("beta_fast", "must not be below beta_slow");
   rope.truncate = s.flag_or("truncate", true);
-  const bool both = s.has("mscale") && s.has("mscale_all_dim");
-  const double inferred = both ? magnitude(rope.factor, s.positive("mscale")) /
-                                     magnitude(rope.factor, s.positive("mscale_all_dim"))
-                               : magnitude(rope.factor, 1.0);
+  // 0 is the same as none.
+  const double m = s.has("mscale") ? s.not_negative("mscale") : 0;
+  const double of_all = s.has("mscale_all_dim") ? s.not_negative("mscale_all_dim") : 0;
+  const double inferred = m > 0 && of_all > 0
+                              ? magnitude(rope.factor, m) / magnitude(rope.factor, of_all)
+                              : magnitude(rope.factor, 1.0);
   rope.attention_factor = s.positive_or("attention_factor", inferred);
   if (rope.theta <= 1.0) s.refuse("rope_theta", "must be above 1 for yarn");
   max_context = std::max(max_context, stretched_context(s, rope.original_context, rope.factor));
@@ -87,6 +89,21 @@ void read_longrope(const Settings& s, RopeConfig& rope, int max_context) {
       rope.factor <= 1.0 ? 1.0
                          : std::sqrt(1.0 + std::log(rope.factor) / std::log(rope.original_context));
   rope.attention_factor = s.positive_or("attention_factor", inferred);
+}
+
+/// How queries grow. Types of angles that have an original context of their own take the outer key
+/// first, and the longest context where there is none, as in transformers.
+void read_query_growth(const Settings& top, const Settings& s, const Family& family,
+                       const std::string& type, RopeConfig& rope, int max_context) {
+  if (!s.has(kQueryGrowth) || s.number(kQueryGrowth) == 0) return;
+  if (!rope_reads(family, kQueryGrowth)) {
+    s.refuse(kQueryGrowth, "is not supported in " + family.name());
+  }
+  rope.query_growth = s.positive(kQueryGrowth);
+  const bool has_original = type == "yarn" || type == "llama3" || type == "longrope";
+  rope.query_context =
+      has_original ? top.positive_or(kOriginalContext, s.positive_or(kOriginalContext, max_context))
+                   : s.positive(kOriginalContext);
 }
 
 /// The share of a head that turns, as a number of its components.
@@ -116,17 +133,10 @@ void read_scaling(const Settings& top, const Settings& s, const Family& family, 
     }
     if (!of_query) rope.dims = rotary_dims(s, share, turned_dims(c));
   }
-  if (rope_reads(family, kQueryGrowth)) {
-    if (s.has(kQueryGrowth)) rope.query_growth = s.positive(kQueryGrowth);
-  } else if (s.has(kQueryGrowth)) {
-    s.refuse(kQueryGrowth, "is not supported in " + family.name());
-  }
   const std::string type = s.text_or("rope_type", s.text_or("type", "default"));
+  read_query_growth(top, s, family, type, rope, c.max_context);
   // Of texts, tokens have one position for all parts of a head that pictures' have several for.
-  if (type == "default" || type == "mrope") {
-    if (rope.query_growth > 0) rope.original_context = s.positive(kOriginalContext);
-    return;
-  }
+  if (type == "default" || type == "mrope") return;
   // The outer key comes first where a file has both, as in transformers.
   rope.original_context =
       top.positive_or(kOriginalContext, s.positive_or(kOriginalContext, c.max_context));

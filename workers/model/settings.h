@@ -74,6 +74,13 @@ class Settings {
     return value;
   }
 
+  /// Finite and >= 0.
+  double not_negative(const std::string& key) const {
+    const double value = number(key);
+    if (value < 0) refuse(key, at(key).dump() + " is below 0");
+    return value;
+  }
+
   double positive_or(const std::string& key, double otherwise) const {
     return has(key) ? positive(key) : otherwise;
   }

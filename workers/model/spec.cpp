@@ -21,7 +21,7 @@ std::string text_of(const RopeConfig& r) {
   std::string text = std::string(kNames[static_cast<int>(r.type)]) + ", theta " + exact(r.theta) +
                      ", " + number(r.dims) + (r.interleaved ? " interleaved dims" : " dims");
   if (r.query_growth != 0) {
-    text += ", query growth " + exact(r.query_growth) + " every " + exact(r.original_context);
+    text += ", query growth " + exact(r.query_growth) + " every " + exact(r.query_context);
   }
   if (r.attention_factor != 1.0) text += ", attention factor " + exact(r.attention_factor);
   if (r.type == RopeType::none) return text;

@@ -28,8 +28,9 @@ struct RopeConfig {
   bool truncate = true;  // yarn: the ramp between the two begins and ends at whole pairs
   std::vector<double> stretch = {};  // longrope: how far each pair is stretched
   /// Above 0 (Llama 4): a query at position p is multiplied by
-  /// 1 + query_growth * ln(1 + floor(p / original_context)).
+  /// 1 + query_growth * ln(1 + floor(p / query_context)).
   double query_growth = 0;
+  double query_context = 0;
 
   bool operator==(const RopeConfig&) const = default;
 };

@@ -402,7 +402,7 @@ TEST(Families, QueriesGrowWithTheirPosition) {
   const ModelConfig c = parse(json);
   ASSERT_EQ(c.ropes.size(), 1U);
   EXPECT_EQ(c.ropes[0].query_growth, 0.4);
-  EXPECT_EQ(c.ropes[0].original_context, 40);
+  EXPECT_EQ(c.ropes[0].query_context, 40);
   EXPECT_EQ(c.ropes[0].attention_factor, 1);
   EXPECT_NE(describe(c).find("query growth 0.4"), std::string::npos);
   EXPECT_EQ(query_factor(c.ropes[0], 39), 1);
@@ -419,9 +419,18 @@ TEST(Families, QueriesGrowWithTheirPosition) {
   silent.erase("rope_parameters");
   const RopeConfig rope = parse(silent).ropes[0];
   EXPECT_EQ(rope.query_growth, 0.1);
+  EXPECT_EQ(rope.query_context, 16384);
   EXPECT_EQ(rope.original_context, 16384);
   EXPECT_EQ(rope.theta, 1e6);
   EXPECT_EQ(parse(silent).max_context, 16384 * 16);
+  Json null = json;
+  null["rope_parameters"] = nullptr;
+  EXPECT_EQ(describe(parse(null)), describe(parse(silent)));
+  pictures["text_config"] = null;
+  EXPECT_EQ(describe(parse(pictures)), describe(parse(silent)));
+  Json latent_null = file_of("mistral4");
+  latent_null["text_config"]["rope_parameters"] = nullptr;
+  EXPECT_EQ(parse(latent_null).ropes[0].type, RopeType::yarn);
 
   // Mistral 4 says what share of a latent query turns.
   Json latent = file_of("mistral4");
@@ -442,6 +451,78 @@ TEST(Families, QueriesGrowWithTheirPosition) {
   Json other = file_of("mha");
   other["rope_parameters"] = json["rope_parameters"];
   EXPECT_NE(refusal(other).find("llama_4_scaling_beta"), std::string::npos);
+  other["rope_parameters"]["llama_4_scaling_beta"] = 0;
+  EXPECT_EQ(refusal(other), "");
+}
+
+/// The growth counts in the original context, whatever the angles' type makes of it.
+TEST(Families, QueriesGrowByTheirOwnContext) {
+  Json json = file_of("ministral3");
+  const auto rope = [&json](const Json& parameters) {
+    json["rope_parameters"] = parameters;
+    return parse(json).ropes[0];
+  };
+  for (const char* type : {"default", "linear", "dynamic"}) {
+    const RopeConfig r = rope({{"rope_type", type},
+                               {"factor", 2.0},
+                               {"original_max_position_embeddings", 40},
+                               {"llama_4_scaling_beta", 0.4}});
+    EXPECT_NEAR(query_factor(r, 40), 1 + 0.4 * std::log(2.0), 1e-6) << type;
+    EXPECT_NEAR(query_factor(r, 512), 1 + 0.4 * std::log(13.0), 1e-6) << type;
+  }
+  for (const char* type : {"linear", "dynamic"}) {
+    json["rope_parameters"] = {{"rope_type", type}, {"factor", 2.0}, {"llama_4_scaling_beta", 0.4}};
+    EXPECT_NE(refusal(json).find("original_max_position_embeddings"), std::string::npos) << type;
+  }
+  // Where there is none, yarn's is the longest context.
+  EXPECT_EQ(
+      rope({{"rope_type", "yarn"}, {"factor", 2.0}, {"llama_4_scaling_beta", 0.4}}).query_context,
+      512);
+
+  // As Devstral 2 has it: no growth, and no ratio of magnitudes.
+  const RopeConfig none = rope({{"rope_type", "yarn"},
+                                {"factor", 64.0},
+                                {"original_max_position_embeddings", 4096},
+                                {"mscale", 1.0},
+                                {"mscale_all_dim", 0.0},
+                                {"llama_4_scaling_beta", 0}});
+  EXPECT_EQ(query_factor(none, 100'000), 1);
+  EXPECT_NEAR(none.attention_factor, 1.41589, 1e-5);
+}
+
+TEST(Families, DotsAsPublished) {
+  Json json = Json::parse(R"({
+    "architectures": ["Dots1ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "first_k_dense_replace": 1, "hidden_act": "silu", "hidden_size": 4096,
+    "initializer_range": 0.02, "intermediate_size": 10944, "max_position_embeddings": 32768,
+    "max_window_layers": 62, "model_type": "dots1", "moe_intermediate_size": 1408,
+    "moe_layer_freq": 1, "n_group": 1, "n_routed_experts": 128, "n_shared_experts": 2,
+    "norm_topk_prob": true, "num_attention_heads": 32, "num_experts_per_tok": 6,
+    "num_hidden_layers": 62, "num_key_value_heads": 32, "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 10000000,
+    "routed_scaling_factor": 2.5, "scoring_func": "noaux_tc", "sliding_window": 4096,
+    "tie_word_embeddings": false, "topk_group": 1, "topk_method": "noaux_tc",
+    "torch_dtype": "bfloat16", "use_cache": true, "use_sliding_window": false,
+    "vocab_size": 152064})");
+  const auto windowed = [&json] {
+    const ModelConfig c = parse(json);
+    int count = 0;
+    for (int i = 0; i < c.layers; ++i) count += c.layer(i).attention.window > 0 ? 1 : 0;
+    return count;
+  };
+  EXPECT_EQ(parse(json).head_dim, 128);
+  EXPECT_EQ(parse(json).layer(1).experts.router, RouterKind::sigmoid);
+  EXPECT_EQ(windowed(), 0);
+  json["max_window_layers"] = 60;
+  EXPECT_EQ(windowed(), 2);
+  EXPECT_EQ(parse(json).layer(61).attention.window, 4096);
+  json["sliding_window"] = nullptr;
+  EXPECT_EQ(windowed(), 0);
+  json["scoring_func"] = "softmax";
+  EXPECT_NE(refusal(json).find("scoring_func"), std::string::npos);
+  Json other = file_of("glm4_moe");
+  other["scoring_func"] = "noaux_tc";
+  EXPECT_NE(refusal(other).find("scoring_func"), std::string::npos);
 }
 
 TEST(Families, MinistralAsPublished) {
@@ -488,6 +569,8 @@ TEST(Families, SparseLayersBySpan) {
   json["use_bias"] = true;
   EXPECT_NE(refusal(json).find("use_bias"), std::string::npos);
   json["use_bias"] = false;
+  json["moe_norm_min"] = 0;
+  EXPECT_EQ(refusal(json), "");
   json["moe_norm_min"] = 0.1;
   EXPECT_NE(refusal(json).find("moe_norm_min"), std::string::npos);
 }

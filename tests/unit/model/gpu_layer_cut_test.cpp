@@ -403,6 +403,23 @@ TEST(GpuCuts, ExpertsInFp8AreKeptWhereUnitsHaveOneScale) {
   }
 }
 
+/// In one tensor for all experts as well as one by one, if the checkpoint has them so.
+TEST(GpuCuts, ExpertsInFp8OfOneTensorAreKept) {
+  const auto kept = [](const char* name) {
+    const Model model(name);
+    ModelConfig said = model.config;
+    said.hidden = 256;
+    said.quantization.method = QuantMethod::fp8;
+    said.quantization.block_rows = said.quantization.block_columns = 0;
+    for (LayerSpec& layer : said.parts) layer.experts.expert.intermediate = 128;
+    return GpuFormats(said, &model.files, GpuCut{}).experts(said.layers - 1) ==
+           cuda::ExpertFormat::fp8;
+  };
+  EXPECT_TRUE(kept("mistral4_fp8"));
+  EXPECT_FALSE(kept("mistral4"));
+  EXPECT_FALSE(kept("mistral4_each"));
+}
+
 TEST(GpuCuts, ScalesOfAUnitAreThoseOfItsRowAndInputs) {
   std::vector<float> scales(2 * 3);  // of blocks of 16 x 128
   std::iota(scales.begin(), scales.end(), 1.0F);

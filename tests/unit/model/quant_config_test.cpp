@@ -122,6 +122,10 @@ TEST(Quantization, AwqAndFp8) {
   EXPECT_EQ(channel.block_columns, 0);
   EXPECT_EQ(channel.scale, "weight_scale");
   EXPECT_EQ(parse(compressed("tensor")).block_rows, 0);
+  Json fixed = compressed("tensor");  // one scale for all inputs, which is left alone
+  fixed["config_groups"]["group_0"]["input_activations"] = {{"dynamic", false},
+                                                            {"strategy", "tensor"}};
+  EXPECT_EQ(parse(fixed).block_rows, 0);
   Json json = compressed("block");
   json["config_groups"]["group_0"]["weights"]["block_structure"] = {128, 128};
   EXPECT_EQ(parse(json).block_rows, 128);

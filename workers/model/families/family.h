@@ -16,6 +16,7 @@ enum class Windows : std::uint8_t {
   all,       // `sliding_window` is that of every layer, null is none
   switched,  // it counts with use_sliding_window alone, which is refused: it mixes layers
   listed,    // `layer_types` says which; without it, each but every `window_pattern`-th
+  behind,    // likewise, but without it each from layer `max_window_layers` on
 };
 
 /// Which layers turn q and k by their position.
@@ -34,6 +35,7 @@ struct ExpertStyle {
   bool normalise = false;                              // where norm_topk_prob is not set
   bool may_normalise = true;
   RouterKind router = RouterKind::softmax;
+  std::string other_scores = {};  // what `scoring_func` may call the router's scores, too
   bool router_bias = false;
   bool choice_bias = false;
   bool groups = false;  // `n_group`, `topk_group`, `routed_scaling_factor`

@@ -25,6 +25,7 @@ const ExpertStyle kSolarExperts = solar_experts();
 ExpertStyle dots_experts() {
   ExpertStyle style = kGlmExperts;
   style.normalise = false;
+  style.other_scores = "noaux_tc";
   return style;
 }
 const ExpertStyle kDotsExperts = dots_experts();
@@ -92,10 +93,12 @@ std::vector<Family> glm_families() {
        .names = expert_names()},
       {.architecture = "Dots1ForCausalLM",
        .model_type = "dots1",
-       .must_say = {"num_key_value_heads", "head_dim", "num_experts_per_tok"},
-       .defaults = R"({"first_k_dense_replace": 0})",
+       .must_say = {"num_key_value_heads", "num_experts_per_tok"},
+       .defaults = R"({"first_k_dense_replace": 0, "sliding_window": 4096,
+                       "max_window_layers": 62})",
        .qk_norm = QkNorm::head,
        .bias_key = "attention_bias",
+       .windows = Windows::behind,
        .experts = &kDotsExperts,
        .names = expert_names()},
       {.architecture = "SolarOpenForCausalLM",
