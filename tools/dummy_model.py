@@ -64,6 +64,8 @@ GEOMETRIES = {
 GEOMETRIES["qwen3-30b-a3b-fp8"] = GEOMETRIES["qwen3-30b-a3b"] | {
     "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
                             "weight_block_size": [128, 128]}}
+GEOMETRIES["qwen3-30b-a3b-int4"] = GEOMETRIES["qwen3-30b-a3b"] | {
+    "quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True}}
 GEOMETRIES["gpt-oss-120b"] = GEOMETRIES["gpt-oss-20b"] | {
     "num_hidden_layers": 36, "num_local_experts": 128,
     "layer_types": ["sliding_attention", "full_attention"] * 18}

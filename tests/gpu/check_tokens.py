@@ -196,6 +196,13 @@ QUANTIZED = {
     "gptq8": ("mistral", GPTQ | {"bits": 8, "group_size": 32}),
     "nvfp4": ("qwen3", {"quant_method": "modelopt", "quant_algo": "NVFP4"}),
     "packed4-moe": ("mixtral", quantized.packed_config(4, 64, True)),
+    # Experts kept as four bits.
+    "gptq-moe-64": ("qwen3_moe_fp8", GPTQ | {"sym": False}),
+    "awq-moe": ("qwen3_moe_fp8", {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm",
+                                  "zero_point": True}),
+    "fp8-mistral4": ("mistral4", quantized.MODELS["mistral4_fp8"][3]),  # its experts in one tensor
+    "awq-glm4-moe": ("glm4_moe", {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm",
+                                  "zero_point": True}),
     # Families by parts; Phi's q, k and v, and gate and up, are one tensor each.
     "gptq-phi3": ("phi3", GPTQ),
     "gptq-olmo2": ("olmo2", GPTQ),

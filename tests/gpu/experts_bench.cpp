@@ -28,6 +28,7 @@ const Model kModels[] = {
     {"gpt-oss-20b, bf16", {32, 4, 2880, 2880, true}, ExpertFormat::bf16, true},
     {"Qwen3-30B-A3B, bf16", {128, 8, 2048, 768, true}, ExpertFormat::bf16, false},
     {"Qwen3-30B-A3B, FP8", {128, 8, 2048, 768, true}, ExpertFormat::fp8, false},
+    {"Qwen3-30B-A3B, int4", {128, 8, 2048, 768, true}, ExpertFormat::int4, false},
 };
 constexpr int kLayers = 3;
 constexpr int kMostRows = 2048;

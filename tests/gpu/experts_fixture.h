@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "workers/cuda/device.h"
 #include "workers/cuda/layer/experts.h"
 #include "workers/cuda/layer/experts_load.h"
+#include "workers/cuda/linear/quantized_layout.h"
 
 namespace baton::cuda {
 
@@ -126,7 +128,54 @@ struct Experts {
     }
   }
 
+  /// In int4, from linear layers in int4; all numbers and zero points occur. Groups of 128 inputs,
+  /// or of 64 where there are fewer.
+  struct Int4 {};
+  Experts(Int4, int count, int out, int in, unsigned seed)
+      : values(size(count, out) * at(in)),
+        memory(at(count) * expert_bytes(ExpertFormat::int4, out, in)),
+        weight{ExpertFormat::int4, memory.get()} {
+    std::minstd_rand random(seed);
+    cudaMemset(memory.get(), 0xFF, at(count) * expert_bytes(ExpertFormat::int4, out, in));
+    QuantizedWeight w;
+    w.format = WeightFormat::int4;
+    w.group_shift = in > 128 ? 7 : 6;
+    w.groups = ((in - 1) >> w.group_shift) + 1;
+    for (int e = 0; e < count; ++e) {
+      std::vector<std::uint32_t> words(weight_words(w.format, out, in));
+      std::vector<std::uint32_t> scales(scale_words(out, w.groups));
+      for (int row = 0; row < out; ++row) {
+        for (int g = 0; g < w.groups; ++g) {
+          const float scale =
+              value(rounded(0.003F + 0.00001F * static_cast<float>(random() % 997)));
+          std::uint32_t word;
+          std::memcpy(&word, &scale, sizeof word);
+          scales[scale_at(w.groups, row, g)] = word | (random() >> 8 & 15U);
+        }
+        for (int k = 0; k < in; ++k) {
+          const auto q = static_cast<std::uint32_t>(random() >> 8 & 15U);
+          const WeightPlace place = place_of(w.format, units_of(in), row, k);
+          words[place.word] |= q << place.bit;
+          const std::uint32_t word = scales[scale_at(w.groups, row, k >> w.group_shift)];
+          const std::uint32_t bits = word & ~15U;
+          float scale;
+          std::memcpy(&scale, &bits, sizeof scale);
+          const int number = static_cast<int>(q) - static_cast<int>(word & 15U);
+          values[(size(e, out) + at(row)) * at(in) + at(k)] =
+              rounded(static_cast<float>(number) * scale);
+        }
+      }
+      const Device<std::uint32_t> device_words(words), device_scales(scales);
+      w.words = device_words.get();
+      w.scales = device_scales.get();
+      pack_int4(w, out, in, memory.get() + at(e) * expert_bytes(ExpertFormat::int4, out, in),
+                nullptr);
+      EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    }
+  }
+
   static Experts make(ExpertFormat format, int count, int out, int in, bool gates, unsigned seed) {
+    if (format == ExpertFormat::int4) return Experts(Int4{}, count, out, in, seed);
     if (format == ExpertFormat::fp8) return Experts(Fp8{}, count, out, in, seed);
     return format == ExpertFormat::bf16 ? Experts(count, out, in, seed)
                                         : Experts(count, out, in, gates, seed);
@@ -139,6 +188,8 @@ inline void fill_experts(ExpertFormat format, std::byte* to, std::size_t bytes) 
     fill_normal(reinterpret_cast<Bf16*>(to), bytes / 2, 0.02F, 1, nullptr);
   } else if (format == ExpertFormat::fp8) {
     fill_fp8(to, bytes, 0.02F, 1, nullptr);
+  } else if (format == ExpertFormat::int4) {
+    fill_int4(to, bytes, 0.02F, 1, nullptr);
   } else {
     fill_mxfp4(to, bytes, 0.02F, 1, nullptr);
   }

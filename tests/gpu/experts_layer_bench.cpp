@@ -26,6 +26,7 @@ struct Model {
 const Model kModels[] = {
     {"Qwen3-30B-A3B", {128, 8, 2048, 768, true}, ExpertFormat::bf16, 4096, 5120, 0},
     {"... its experts in FP8", {128, 8, 2048, 768, true}, ExpertFormat::fp8, 4096, 5120, 0},
+    {"... in int4", {128, 8, 2048, 768, true}, ExpertFormat::int4, 4096, 5120, 0},
     {"gpt-oss-20b", {32, 4, 2880, 2880, true}, ExpertFormat::mxfp4, 4096, 5120, 0},
     {"DeepSeek-V2-Lite", {64, 6, 2048, 1408, false}, ExpertFormat::bf16, 2048, 3648, 2816},
 };

@@ -64,6 +64,7 @@ const Case kCases[] = {
     {"Qwen2", {60, 4, 256, 64, false}, ExpertFormat::bf16, 256, 384, 320, true},
     {"FP8", {32, 4, 512, 256, true}, ExpertFormat::fp8, 0, 0},
     {"many", {300, 8, 256, 64, true}, ExpertFormat::fp8, 256, 4400},
+    {"int4", {32, 4, 512, 256, true}, ExpertFormat::int4, 256, 640},
     {"MXFP4", {8, 2, 128, 96, true}, ExpertFormat::mxfp4, 0, 5304},
     // Several tiles of down a CTA; parts of 56 features, and several of those.
     {"gpt-oss's sizes", {8, 4, 2880, 2880, true}, ExpertFormat::mxfp4, 4096, 7168},

@@ -138,15 +138,18 @@ const Case kCases[] = {
     {{128, 8, 256, 64, false}, ExpertFormat::mxfp4}, {{3, 1, 3872, 64, false}, ExpertFormat::mxfp4},
     {{3, 2, 64, 3904, true}, ExpertFormat::mxfp4},   {{8, 2, 160, 96, true}, ExpertFormat::fp8},
     {{32, 4, 480, 288, true}, ExpertFormat::fp8},    {{128, 8, 256, 64, false}, ExpertFormat::fp8},
-    {{3, 2, 2048, 1408, true}, ExpertFormat::fp8},
+    {{3, 2, 2048, 1408, true}, ExpertFormat::fp8},   {{8, 2, 160, 96, true}, ExpertFormat::int4},
+    {{32, 4, 480, 288, true}, ExpertFormat::int4},   {{128, 8, 256, 64, false}, ExpertFormat::int4},
+    {{3, 2, 2048, 1408, true}, ExpertFormat::int4},
 };
 
 std::string name_of(const Case& c) {
   return std::to_string(c.shape.count) + " experts of " + std::to_string(c.shape.hidden) + " x " +
          std::to_string(c.shape.intermediate) +
-         (c.format == ExpertFormat::bf16  ? ", bf16"
-          : c.format == ExpertFormat::fp8 ? ", FP8"
-                                          : ", MXFP4");
+         (c.format == ExpertFormat::bf16   ? ", bf16"
+          : c.format == ExpertFormat::fp8  ? ", FP8"
+          : c.format == ExpertFormat::int4 ? ", int4"
+                                           : ", MXFP4");
 }
 
 /// How far the worst element is off, of what is typical.
@@ -208,7 +211,8 @@ TEST_F(ExpertsTest, SumsAreThoseOfTheHost) {
 
 /// More steps than one behind each other: rings and buffers are as the last call left them.
 TEST_F(ExpertsTest, CallsFollowEachOther) {
-  for (const ExpertFormat format : {ExpertFormat::bf16, ExpertFormat::mxfp4, ExpertFormat::fp8}) {
+  for (const ExpertFormat format :
+       {ExpertFormat::bf16, ExpertFormat::mxfp4, ExpertFormat::fp8, ExpertFormat::int4}) {
     const Layer layer({32, 4, 512, 256, true}, 64, format);
     for (const ExpertPath path : {ExpertPath::stream, ExpertPath::few, ExpertPath::wide}) {
       const int rows = path == ExpertPath::few ? 8 : 64;
@@ -221,7 +225,8 @@ TEST_F(ExpertsTest, CallsFollowEachOther) {
 }
 
 TEST_F(ExpertsTest, DeterministicRowsKeepTheirBits) {
-  for (const ExpertFormat format : {ExpertFormat::bf16, ExpertFormat::mxfp4, ExpertFormat::fp8}) {
+  for (const ExpertFormat format :
+       {ExpertFormat::bf16, ExpertFormat::mxfp4, ExpertFormat::fp8, ExpertFormat::int4}) {
     const ExpertShape shape{16, 3, 256, 160, true};
     const Layer layer(shape, 300, format);
     const std::vector<float> all = layer.run(0, 300, true);

@@ -4,8 +4,8 @@
 #include <atomic>
 #include <utility>
 
+#include "workers/model/gpu_expert_stage.h"
 #include "workers/model/gpu_format.h"
-#include "workers/model/gpu_fp8_experts.h"
 #include "workers/model/stored_part.h"
 
 namespace baton {
@@ -78,10 +78,9 @@ void GpuBring::widened(const MatrixPiece& p, const LinearWeight& to) const {
   }
 }
 
-void bring_fp8_experts(GpuUpload& upload, const GpuBring& bring, int ordinal,
-                       const ExpertSpec& spec, const LayerCut& cut,
-                       const std::function<FeedForwardSource(int)>& expert, Fp8ExpertStage& stage,
-                       const GpuLayer& layer) {
+void bring_by_stage(GpuUpload& upload, const GpuBring& bring, int ordinal, const ExpertSpec& spec,
+                    const LayerCut& cut, const std::function<FeedForwardSource(int)>& expert,
+                    ExpertStage& stage, const GpuLayer& layer) {
   for (int first = 0; first < spec.count; first += stage.places()) {
     const int n = std::min(stage.places(), spec.count - first);
     for (int e = first; e < first + n; ++e) {

@@ -34,12 +34,11 @@ class GpuBring {
   const QuantMethod method_;
 };
 
-class Fp8ExpertStage;
-/// Brings a layer's experts, which are in FP8, some at a time by way of `stage`, and does all jobs
-/// of `upload`. `expert(e)` reads one; `layer` has their places.
-void bring_fp8_experts(GpuUpload& upload, const GpuBring& bring, int ordinal,
-                       const ExpertSpec& spec, const LayerCut& cut,
-                       const std::function<FeedForwardSource(int)>& expert, Fp8ExpertStage& stage,
-                       const GpuLayer& layer);
+class ExpertStage;
+/// Brings a layer's experts, some at a time by way of `stage`, and does all jobs of `upload`.
+/// `expert(e)` reads one; `layer` has their places.
+void bring_by_stage(GpuUpload& upload, const GpuBring& bring, int ordinal, const ExpertSpec& spec,
+                    const LayerCut& cut, const std::function<FeedForwardSource(int)>& expert,
+                    ExpertStage& stage, const GpuLayer& layer);
 
 }  // namespace baton

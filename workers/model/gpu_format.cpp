@@ -13,6 +13,7 @@ namespace {
 using cuda::WeightFormat;
 
 constexpr int kNoShift = 31;  // every input is in group 0
+constexpr int kUnitShift = std::countr_zero(static_cast<unsigned>(cuda::kExpertUnit));
 
 /// The groups of a part's inputs as stored; empty where they are consecutive by the format. None
 /// where the tensor is not what it should be, which the reader will say.
@@ -155,6 +156,43 @@ std::string experts_of_layer(const TensorNames& names, const Checkpoint& checkpo
   return decoder_root(names, checkpoint) + "layers." + std::to_string(layer) + "." + names.experts;
 }
 
+/// Experts without biases, of sizes that the layout of units takes.
+bool has_units(const ModelConfig& config, int layer, const GpuCut& cut) {
+  const MlpSpec& expert = config.layer(layer).experts.expert;
+  if (expert.bias || !expert.gated) return false;
+  const Slice part = features_of(config, cut, expert.intermediate);
+  // Units have halves of 32 inputs, as MXFP4's do (expert_layout.h).
+  return config.hidden % cuda::kMxfp4Inputs == 0 && part.count % cuda::kMxfp4Inputs == 0;
+}
+
+/// How the matrices of all of a layer's experts are kept, if that is int4 and each unit of inputs
+/// has one scale.
+std::optional<ExpertParts> int4_experts(const ModelConfig& config, const Checkpoint* checkpoint,
+                                        int layer, const GpuCut& cut) {
+  const TensorNames& n = config.names;
+  const bool known =
+      config.quantization.bits == 4 && config.quantization.method != QuantMethod::none;
+  if (!known || config.gguf || !has_units(config, layer, cut)) return std::nullopt;
+  const std::string experts =
+      checkpoint == nullptr ? std::string() : experts_of_layer(n, *checkpoint, layer);
+  if (!experts_apart(n, checkpoint, experts)) return std::nullopt;
+  const ExpertSpec& spec = config.layer(layer).experts;
+  const Slice part = features_of(config, cut, spec.expert.intermediate);
+  const auto in_units = [](const LinearFormat& f) {
+    return f.format == WeightFormat::int4 && !f.ordered && f.group_shift >= kUnitShift;
+  };
+  std::optional<ExpertParts> found;
+  for (int e = 0; e < (checkpoint == nullptr ? 1 : spec.count); ++e) {
+    const std::string prefix = experts + std::to_string(e) + ".";
+    const std::string up[] = {prefix + n.expert_gate, prefix + n.expert_up};
+    const std::string down[] = {prefix + n.expert_down};
+    found = {gpu_linear_format(config, checkpoint, up, config.hidden),
+             gpu_linear_format(config, checkpoint, down, spec.expert.intermediate, part)};
+    if (!in_units(found->gate_up) || !in_units(found->down)) return std::nullopt;
+  }
+  return found;
+}
+
 /// Each unit of inputs must have one scale. Rows have one each.
 bool keeps_fp8(const ModelConfig& config, const Checkpoint* checkpoint, int layer,
                const GpuCut& cut) {
@@ -163,13 +201,9 @@ bool keeps_fp8(const ModelConfig& config, const Checkpoint* checkpoint, int laye
   if (q.method != QuantMethod::fp8 || names.expert_storage == ExpertStorage::interleaved) {
     return false;
   }
+  if (!has_units(config, layer, cut)) return false;
   const ExpertSpec& experts = config.layer(layer).experts;
-  if (experts.expert.bias || !experts.expert.gated) return false;
-  const Slice part = cut.part(experts.expert.intermediate);
-  // Units have halves of 32 inputs, as MXFP4's do (expert_layout.h).
-  if (config.hidden % cuda::kMxfp4Inputs != 0 || part.count % cuda::kMxfp4Inputs != 0) {
-    return false;
-  }
+  const Slice part = features_of(config, cut, experts.expert.intermediate);
   const auto fits = [&q](std::int64_t inputs) {
     return q.block_columns == 0 ||
            (q.block_columns % cuda::kExpertUnit == 0 && inputs % cuda::kExpertUnit == 0);
@@ -191,6 +225,7 @@ bool keeps_fp8(const ModelConfig& config, const Checkpoint* checkpoint, int laye
 cuda::ExpertFormat gpu_expert_format(const ModelConfig& config, const Checkpoint* checkpoint,
                                      int layer, const GpuCut& cut) {
   if (keeps_fp8(config, checkpoint, layer, cut)) return cuda::ExpertFormat::fp8;
+  if (int4_experts(config, checkpoint, layer, cut)) return cuda::ExpertFormat::int4;
   const TensorNames& names = config.names;
   bool mxfp4 = config.quantization.mxfp4;
   if (names.expert_storage != ExpertStorage::interleaved) return cuda::ExpertFormat::bf16;
@@ -203,6 +238,11 @@ cuda::ExpertFormat gpu_expert_format(const ModelConfig& config, const Checkpoint
   const bool whole =
       config.hidden % cuda::kMxfp4Inputs == 0 && part.count % cuda::kMxfp4Inputs == 0;
   return mxfp4 && whole ? cuda::ExpertFormat::mxfp4 : cuda::ExpertFormat::bf16;
+}
+
+ExpertParts gpu_expert_parts(const ModelConfig& config, const Checkpoint* checkpoint, int layer,
+                             const GpuCut& cut) {
+  return int4_experts(config, checkpoint, layer, cut).value_or(ExpertParts{});
 }
 
 LinearFormat gpu_linear_format(const ModelConfig& config, const Checkpoint* checkpoint,

@@ -17,12 +17,6 @@
 
 namespace baton {
 
-/// How a layer's experts are kept: in MXFP4 if all their matrices are stored so; in FP8 if they are
-/// stored so and each unit of 64 inputs has one scale, also of a rank; else in bf16.
-/// Without a checkpoint as the configuration says.
-cuda::ExpertFormat gpu_expert_format(const ModelConfig& config, const Checkpoint* checkpoint,
-                                     int layer, const GpuCut& cut);
-
 /// Of one matrix, fused out of several layers where the kernels want it so (q, k and v; gate and
 /// up).
 struct LinearFormat {
@@ -35,6 +29,20 @@ struct LinearFormat {
   /// Eight features from a multiple of 8 on have the same scales (blocks of FP8).
   bool shared_scales = false;
 };
+
+/// Of an expert's matrices, each fused as above.
+struct ExpertParts {
+  LinearFormat gate_up, down;
+};
+
+/// How a layer's experts are kept: in MXFP4 if all their matrices are stored so; in FP8 or int4 if
+/// they are stored so (GPTQ, AWQ, packed integers) and each unit of 64 inputs has one scale, also
+/// of a rank; else in bf16. Without a checkpoint as the configuration says.
+cuda::ExpertFormat gpu_expert_format(const ModelConfig& config, const Checkpoint* checkpoint,
+                                     int layer, const GpuCut& cut);
+/// As what one expert's matrices come there: of int4 in int4, else in bf16.
+ExpertParts gpu_expert_parts(const ModelConfig& config, const Checkpoint* checkpoint, int layer,
+                             const GpuCut& cut);
 
 /// The format of the matrix whose rows are those of the layers `parts` (names without ".weight")
 /// and which has `in` inputs. Quantised are matrices of which all parts are stored so, with groups

@@ -8,7 +8,7 @@
 #include "workers/model/checkpoint_reader.h"
 #include "workers/model/error.h"
 #include "workers/model/gpu_bring.h"
-#include "workers/model/gpu_fp8_experts.h"
+#include "workers/model/gpu_expert_stage.h"
 #include "workers/model/gpu_layer_cut.h"
 #include "workers/model/gpu_shapes.h"
 #include "workers/model/gpu_upload.h"
@@ -140,6 +140,7 @@ class Loader {
   Loader(const ModelConfig& c, const Checkpoint& checkpoint, const GpuCut& cut)
       : c_(c),
         cut_(cut),
+        checkpoint_(checkpoint),
         reader_(c, checkpoint, nullptr, kGeneralReaderThreads),
         upload_(c.quantization),
         bring_(upload_, c.quantization) {}
@@ -252,7 +253,7 @@ class Loader {
     const LayerCut cut(c_, cut_, e.expert.intermediate);
     const std::int64_t middle = cut.middle.count;
     const std::int64_t elements = middle * c_.hidden;
-    if (to.expert_down.format == cuda::ExpertFormat::fp8) return fp8_experts(layer, e, to);
+    if (wants_stage(to.expert_down.format)) return staged_experts(layer, e, to);
     const auto at = [](const float* first, std::int64_t i) {
       return first == nullptr ? nullptr : first + i;
     };
@@ -275,10 +276,13 @@ class Loader {
   }
 
   /// Of families without biases on them; the layer's jobs are done then.
-  void fp8_experts(int layer, const ExpertSpec& e, const GpuLayer& to) {
+  void staged_experts(int layer, const ExpertSpec& e, const GpuLayer& to) {
     const LayerCut cut(c_, cut_, e.expert.intermediate);
-    if (!stage_) stage_.emplace(e.count, c_.hidden, static_cast<int>(cut.middle.count));
-    bring_fp8_experts(
+    if (!stage_) {
+      stage_.emplace(to.expert_down.format, gpu_expert_parts(c_, &checkpoint_, layer, cut_),
+                     e.count, c_.hidden, static_cast<int>(cut.middle.count));
+    }
+    bring_by_stage(
         upload_, bring_, ordinal_, e, cut, [&](int i) { return reader_.expert(layer, i); }, *stage_,
         to);
   }
@@ -300,11 +304,12 @@ class Loader {
 
   const ModelConfig& c_;  // the whole model
   const GpuCut& cut_;
+  const Checkpoint& checkpoint_;
   CheckpointReader reader_;
   GpuUpload upload_;
   GpuBring bring_;
   int ordinal_ = 0;
-  std::optional<Fp8ExpertStage> stage_;
+  std::optional<ExpertStage> stage_;
 };
 
 void randomise(const cuda::ExpertWeight& w, int count, int out, int in, std::uint64_t seed,

@@ -11,8 +11,8 @@
 #include "workers/cuda/linear/quantized_load.h"
 #include "workers/model/gpu_bring.h"
 #include "workers/model/gpu_cut.h"
+#include "workers/model/gpu_expert_stage.h"
 #include "workers/model/gpu_formats.h"
-#include "workers/model/gpu_fp8_experts.h"
 #include "workers/model/gpu_general_weights.h"
 #include "workers/model/gpu_layer_cut.h"
 #include "workers/model/gpu_limits.h"
@@ -196,16 +196,16 @@ void randomise(const LinearWeight& w, std::uint64_t seed, cuda::Stream stream) {
                        order.size() * sizeof order[0], stream);
 }
 
-void randomise_fp8_experts(const ModelConfig& c, const GpuLayer& l, std::uint64_t& seed,
-                           cuda::Stream stream) {
-  if (!l.sparse() || l.expert_down.format != ExpertFormat::fp8) return;
+void randomise_staged_experts(const ModelConfig& c, const GpuLayer& l, std::uint64_t& seed,
+                              cuda::Stream stream) {
+  if (!l.sparse() || !wants_stage(l.expert_down.format)) return;
   constexpr float kDeviation = 0.02F;
   const ExpertSpec& e = c.experts();
   const int middle = e.expert.intermediate;
   const auto fill = [&](const cuda::ExpertWeight& w, int out, int in) {
-    cuda::fill_fp8(const_cast<std::byte*>(w.data),
-                   size(e.count) * cuda::expert_bytes(w.format, out, in), kDeviation, seed++,
-                   stream);
+    const auto random = w.format == ExpertFormat::fp8 ? cuda::fill_fp8 : cuda::fill_int4;
+    random(const_cast<std::byte*>(w.data), size(e.count) * cuda::expert_bytes(w.format, out, in),
+           kDeviation, seed++, stream);
   };
   fill(l.expert_gate_up, 2 * middle, c.hidden);
   fill(l.expert_down, c.hidden, middle);
@@ -245,16 +245,17 @@ void load_gpu_weights(const ModelConfig& config, const Checkpoint& checkpoint, i
   GpuUpload upload(config.quantization);
   const GpuBring bring(upload, config.quantization);
   upload.plain(reader.embedding(), w.embedding, false);
-  std::optional<Fp8ExpertStage> stage;
+  std::optional<ExpertStage> stage;
   for (int i = 0; i < config.layers; ++i) {
     const GpuLayer& to = w.layers[size(i)];
     bring_layer(upload, bring, config, cut, i, reader.layer(i), to);
-    if (to.sparse() && to.expert_down.format == ExpertFormat::fp8) {
+    if (to.sparse() && wants_stage(to.expert_down.format)) {
       const LayerCut parts(config, cut, config.experts().expert.intermediate);
       if (!stage) {
-        stage.emplace(config.experts().count, config.hidden, static_cast<int>(parts.middle.count));
+        stage.emplace(to.expert_down.format, gpu_expert_parts(config, &checkpoint, i, cut),
+                      config.experts().count, config.hidden, static_cast<int>(parts.middle.count));
       }
-      bring_fp8_experts(
+      bring_by_stage(
           upload, bring, ordinal, config.experts(), parts,
           [&](int e) { return reader.expert(i, e); }, *stage, to);
       percent = (i + 1) * 99 / config.layers;
@@ -302,7 +303,7 @@ void random_gpu_weights(const ModelConfig& whole, std::atomic<int>& percent, Gpu
       stream.synchronize();
     }
   }
-  for (const GpuLayer& l : w.layers) randomise_fp8_experts(config, l, seed, stream.get());
+  for (const GpuLayer& l : w.layers) randomise_staged_experts(config, l, seed, stream.get());
   ones(w.final_norm, config.hidden);
   if (!has_fused_layers(config)) randomise_general_weights(config, w);
   stream.synchronize();

@@ -112,13 +112,21 @@ std::uint64_t bytes_of(const Quantization& q, const TensorView& view, TensorByte
   return view.dtype == "I32" ? view.bytes * 16 / static_cast<std::uint64_t>(q.bits) : view.bytes;
 }
 
+/// Likewise in int4: of the packed numbers; what is stored beside them is counted there.
+std::uint64_t int4_on_gpu(const TensorView& view, const std::string& name) {
+  const bool codes = name.ends_with(".qweight") || name.ends_with(".weight_packed");
+  return codes ? view.bytes * cuda::kInt4UnitBytes / cuda::kInt4WordBytes : 0;
+}
+
 /// Of an expert's tensor on a GPU, where its layer's experts have this format.
-std::uint64_t expert_on_gpu(const Quantization& q, const TensorView& view, bool scales,
+std::uint64_t expert_on_gpu(const Quantization& q, const TensorView& view, const std::string& name,
                             cuda::ExpertFormat format) {
+  const bool scales = name.ends_with("_scales");
   if (view.dtype == "U8" && q.method == QuantMethod::none) {
     return mxfp4_on_gpu(view, scales, format == cuda::ExpertFormat::mxfp4);
   }
   if (format == cuda::ExpertFormat::fp8) return fp8_on_gpu(view);
+  if (format == cuda::ExpertFormat::int4) return int4_on_gpu(view, name);
   return bytes_of(q, view, TensorBytes::on_gpu, /*widened=*/true);
 }
 
@@ -341,10 +349,10 @@ RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint
       const bool widened = expert || (config.latent.rank > 0 && is_part(rest, names.kv_b));
       const cuda::ExpertFormat format =
           stored ? cuda::ExpertFormat::bf16 : formats[static_cast<std::size_t>(layer)];
-      std::uint64_t bytes = expert && !stored ? expert_on_gpu(config.quantization, view,
-                                                              name.ends_with("_scales"), format)
-                                              : bytes_of(config.quantization, view, how, widened);
-      if (expert && format == cuda::ExpertFormat::mxfp4) {
+      std::uint64_t bytes = expert && !stored
+                                ? expert_on_gpu(config.quantization, view, name, format)
+                                : bytes_of(config.quantization, view, how, widened);
+      if (expert && (format == cuda::ExpertFormat::mxfp4 || format == cuda::ExpertFormat::int4)) {
         bytes = static_cast<std::uint64_t>(static_cast<double>(bytes) * share);
       }
       add_tensor(config, rest, view.shape.size() == 1, bytes, how, out);

@@ -403,6 +403,55 @@ TEST(GpuCuts, ExpertsInFp8AreKeptWhereUnitsHaveOneScale) {
   }
 }
 
+TEST(GpuCuts, ExpertsInInt4AreKeptWhereUnitsHaveOneScale) {
+  ModelConfig c = load_model_config(golden("qwen3_moe"));
+  c.hidden = 256;
+  c.quantization.method = QuantMethod::gptq;
+  const auto kept = [&c](int intermediate, int rank, int ranks, int group) {
+    for (LayerSpec& layer : c.parts) layer.experts.expert.intermediate = intermediate;
+    c.quantization.group = group;
+    return GpuFormats(c, nullptr, {{rank, ranks}, false}).experts(c.layers - 1) ==
+           cuda::ExpertFormat::int4;
+  };
+  for (const QuantMethod method : {QuantMethod::gptq, QuantMethod::awq, QuantMethod::packed}) {
+    c.quantization.method = method;
+    EXPECT_TRUE(kept(128, 0, 1, 128));
+    EXPECT_TRUE(kept(128, 0, 1, 64));
+    EXPECT_TRUE(kept(128, 0, 1, 0)) << "one scale for all inputs";
+    EXPECT_FALSE(kept(128, 0, 1, 32)) << "a unit has two scales";
+    EXPECT_FALSE(kept(112, 0, 1, 128)) << "no whole halves of units";
+    EXPECT_TRUE(kept(256, 1, 2, 128));
+    EXPECT_TRUE(kept(256, 3, 4, 128)) << "half of a group";
+    EXPECT_FALSE(kept(384, 1, 4, 128)) << "from within a group into the next one";
+  }
+  const ExpertParts parts =
+      gpu_expert_parts(c, nullptr, c.layers - 1, {{1, 2}, false});  // 192 features, 384 in all
+  EXPECT_EQ(parts.gate_up.format, cuda::WeightFormat::bf16);
+  EXPECT_TRUE(kept(512, 1, 2, 128));
+  const ExpertParts halves = gpu_expert_parts(c, nullptr, c.layers - 1, {{1, 2}, false});
+  EXPECT_EQ(halves.gate_up.groups, 2);
+  EXPECT_EQ(halves.down.groups, 2);
+  EXPECT_EQ(halves.down.group_shift, 7);
+  c.quantization.bits = 8;
+  EXPECT_FALSE(kept(128, 0, 1, 128));
+  c.quantization.bits = 4;
+  c.quantization.method = QuantMethod::gptq;
+  c.quantization.act_order = true;
+  EXPECT_FALSE(kept(128, 0, 1, 64)) << "inputs in an order of their own";
+  c.quantization.act_order = false;
+  EXPECT_TRUE(kept(128, 0, 1, 64));
+  for (LayerSpec& layer : c.parts) layer.experts.expert.bias = true;
+  EXPECT_FALSE(kept(128, 0, 1, 64));
+  // The checkpoint decides: groups of 16, and none at all.
+  const Model small("gptq_v2_experts");
+  EXPECT_EQ(GpuFormats(small.config, &small.files, GpuCut{}).experts(0), cuda::ExpertFormat::bf16);
+  const Model plain("qwen3_moe");
+  ModelConfig said = plain.config;
+  said.quantization.method = QuantMethod::awq;
+  said.quantization.group = 64;
+  EXPECT_EQ(GpuFormats(said, &plain.files, GpuCut{}).experts(1), cuda::ExpertFormat::bf16);
+}
+
 /// In one tensor for all experts as well as one by one, if the checkpoint has them so.
 TEST(GpuCuts, ExpertsInFp8OfOneTensorAreKept) {
   const auto kept = [](const char* name) {

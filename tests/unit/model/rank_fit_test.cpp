@@ -173,6 +173,22 @@ TEST(RankFit, GpusCutExpertsByFeatures) {
   EXPECT_NEAR(static_cast<double>(shared.cut - kept.cut), third, third / 10) << "but for biases";
 }
 
+/// Experts in int4 are kept with a word of scale for 64 numbers, or become bf16.
+TEST(RankFit, GpusKeepExpertsInInt4) {
+  Model model("gptq_v2_experts");
+  for (LayerSpec& layer : model.config.parts) layer.experts.expert.intermediate = 64;
+  const RankWeights widened = rank_weights(model.config, model.files, TensorBytes::on_gpu);
+  model.config.quantization.group = 64;
+  const RankWeights kept = rank_weights(model.config, model.files, TensorBytes::on_gpu);
+  std::uint64_t as_bf16 = 0, packed = 0;
+  for (const auto& [name, view] : model.files.tensors()) {
+    if (name.find(".experts.") == std::string::npos) continue;
+    as_bf16 += view.dtype == "I32" && view.shape.size() > 1 ? 4 * view.bytes : view.bytes;
+    if (name.ends_with(".qweight")) packed += view.bytes;
+  }
+  EXPECT_EQ(widened.cut - kept.cut, as_bf16 - packed / 8 * 9);
+}
+
 TEST(RankFit, EachGpuHasTheWholeEmbedding) {
   const Model model("demo");
   const auto table = static_cast<std::uint64_t>(model.config.vocab) *

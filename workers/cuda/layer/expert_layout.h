@@ -1,7 +1,8 @@
 // How experts' weights lie on the device. In bf16 as a matrix [out, in], row by row. In MXFP4 (four
 // bits a number, e2m1, and a power of two for 32 inputs of a feature) in the order in which a warp
 // multiplies them, scales among them, so that any run of units is one run of bytes; likewise in FP8
-// (E4M3, with fp32 scales). Plain C++: the kernels, what packs, and tests share it.
+// (E4M3, with fp32 scales) and int4 ((q - zero) * scale, as linear/quantized_layout.h has it).
+// Plain C++: the kernels, what packs, and tests share it.
 //
 // A tile is 16 features, a unit 64 inputs of it: two halves of 32, which share a scale, and four
 // instructions of 16. Lane 4 g + t holds rows g and g + 8 of a tile, and of 16 inputs 2 t, 2 t + 1,
@@ -17,6 +18,7 @@ enum class ExpertFormat : std::uint8_t {
   bf16,
   mxfp4,  // inputs a multiple of 32, features one of 16
   fp8,    // likewise
+  int4,   // likewise
 };
 
 /// run.operator()<kFormat>() of the format: what is compiled for each is chosen here.
@@ -27,6 +29,8 @@ auto with_format(ExpertFormat format, const Run& run) {
       return run.template operator()<ExpertFormat::mxfp4>();
     case ExpertFormat::fp8:
       return run.template operator()<ExpertFormat::fp8>();
+    case ExpertFormat::int4:
+      return run.template operator()<ExpertFormat::int4>();
     default:
       return run.template operator()<ExpertFormat::bf16>();
   }
@@ -48,6 +52,9 @@ constexpr int kFp8WordBytes = 1024;  // of a unit: a lane's four words of the fi
                                      // the other
 constexpr int kFp8UnitBytes = kFp8WordBytes + kExpertTile * 4;  // and a scale a feature
 
+constexpr int kInt4WordBytes = 512;  // of a unit: as a tile's unit of a linear layer in int4
+constexpr int kInt4UnitBytes = kInt4WordBytes + kExpertTile * 4;  // and a word of scale a feature
+
 /// The experts of a layer: [count][out, in], densely.
 struct ExpertWeight {
   ExpertFormat format = ExpertFormat::bf16;
@@ -57,12 +64,26 @@ struct ExpertWeight {
 constexpr int expert_tiles(int out) { return out / kExpertTile; }
 constexpr int expert_units(int in) { return (in + kExpertUnit - 1) / kExpertUnit; }
 
+/// Of a unit, where there are units.
+constexpr int expert_unit_bytes(ExpertFormat format) {
+  switch (format) {
+    case ExpertFormat::mxfp4:
+      return kMxfp4UnitBytes;
+    case ExpertFormat::fp8:
+      return kFp8UnitBytes;
+    case ExpertFormat::int4:
+      return kInt4UnitBytes;
+    default:
+      return 2 * kExpertTile * kExpertUnit;
+  }
+}
+
 /// Of one expert.
 constexpr std::size_t expert_bytes(ExpertFormat format, int out, int in) {
   if (format == ExpertFormat::bf16)
     return 2 * static_cast<std::size_t>(out) * static_cast<std::size_t>(in);
   return static_cast<std::size_t>(expert_tiles(out)) * static_cast<std::size_t>(expert_units(in)) *
-         (format == ExpertFormat::fp8 ? kFp8UnitBytes : kMxfp4UnitBytes);
+         static_cast<std::size_t>(expert_unit_bytes(format));
 }
 
 /// How many units lie before that of a row and an input.

@@ -67,7 +67,7 @@ void experts(const ExpertCall& call, Stream stream) {
   }
   if (call.gate_up.format != ExpertFormat::bf16 &&
       (shape.hidden % kMxfp4Inputs != 0 || shape.intermediate % kMxfp4Inputs != 0)) {
-    throw CudaError("experts: sizes of MXFP4 and FP8 are multiples of 32");
+    throw CudaError("experts: sizes of quantised ones are multiples of 32");
   }
   const int piece = piece_rows(call);
   Workspace space(shape, call.rows, piece, static_cast<std::byte*>(call.workspace));

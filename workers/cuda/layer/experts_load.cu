@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "workers/cuda/launch.cuh"
 #include "workers/sampling/philox.h"
@@ -99,7 +100,61 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// A word each: units' numbers and, behind them, the scales of the group that they lie in.
+__global__ void __launch_bounds__(kThreads)
+    pack_int4_kernel(QuantizedWeight from, int tiles, int units, std::uint32_t* to) {
+  constexpr std::size_t kUnitWords = kInt4UnitBytes / 4;
+  constexpr std::size_t kWords = kInt4WordBytes / 4;
+  const std::size_t n = kUnitWords * tiles * units;
+  for (std::size_t i = thread_index(); i < n; i += all_threads()) {
+    const std::size_t unit = i / kUnitWords;
+    const std::size_t word = i % kUnitWords;
+    if (word < kWords) {
+      to[i] = from.words[unit * kWords + word];
+      continue;
+    }
+    const int group = static_cast<int>(unit % units) * kExpertUnit >> from.group_shift;
+    to[i] = from.scales[scale_line(from.groups, static_cast<int>(unit / units) * kTileRows, group) *
+                            kTileRows +
+                        (word - kWords)];
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    fill_int4_kernel(std::uint32_t* to, std::size_t n, std::uint32_t scale, std::uint64_t seed) {
+  constexpr int kUnitWords = kInt4UnitBytes / 4;
+  constexpr int kWords = kInt4WordBytes / 4;
+  for (std::size_t i = thread_index(); 4 * i < n; i += all_threads()) {
+    const auto bits =
+        philox4x32({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i >> 32), 4, 0},
+                   {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+    for (int j = 0; j < 4; ++j) {
+      const std::size_t at = 4 * i + j;
+      if (at < n) to[at] = at % kUnitWords < kWords ? bits[j] : scale;
+    }
+  }
+}
+
 }  // namespace
+
+void pack_int4(const QuantizedWeight& part, int out, int in, std::byte* to, Stream stream) {
+  const std::size_t n = expert_bytes(ExpertFormat::int4, out, in) / 4;
+  pack_int4_kernel<<<blocks_for(n), kThreads, 0, stream>>>(
+      part, expert_tiles(out), expert_units(in), reinterpret_cast<std::uint32_t*>(to));
+  check(cudaGetLastError(), "pack_int4");
+}
+
+void fill_int4(std::byte* to, std::size_t bytes, float deviation, std::uint64_t seed,
+               Stream stream) {
+  constexpr float kDeviation = 4.6F;  // of a random number
+  constexpr std::uint32_t kZero = 8;
+  const float scale = deviation / kDeviation;
+  std::uint32_t word;
+  std::memcpy(&word, &scale, sizeof word);
+  fill_int4_kernel<<<blocks_for(bytes / 16), kThreads, 0, stream>>>(
+      reinterpret_cast<std::uint32_t*>(to), bytes / 4, (word & ~15U) | kZero, seed);
+  check(cudaGetLastError(), "fill_int4");
+}
 
 void pack_fp8(const Fp8Part& part, std::byte* to, Stream stream) {
   const auto n = static_cast<std::size_t>(part.in) * static_cast<std::size_t>(part.out);

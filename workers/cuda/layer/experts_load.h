@@ -1,12 +1,13 @@
-// MXFP4 and FP8 experts from a checkpoint's layout to that of the kernels (expert_layout.h), on the
-// device, at load time. All pointers are device memory; every call queues on `stream` and throws
-// CudaError.
+// MXFP4, FP8 and int4 experts from a checkpoint's layout to that of the kernels (expert_layout.h),
+// on the device, at load time. All pointers are device memory; every call queues on `stream` and
+// throws CudaError.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "workers/cuda/layer/expert_layout.h"
+#include "workers/cuda/linear/quantized_layout.h"
 #include "workers/cuda/types.h"
 
 namespace baton::cuda {
@@ -39,8 +40,14 @@ struct Fp8Part {
 /// Writes expert_bytes() at `to`, which are zeroed first by the caller.
 void pack_fp8(const Fp8Part& part, std::byte* to, Stream stream);
 
+/// One matrix [out, in] of one expert as a linear layer in int4 has it: `out` a multiple of 16,
+/// groups of whole units or one for all inputs, no order of its own. Writes expert_bytes() at `to`.
+void pack_int4(const QuantizedWeight& part, int out, int in, std::byte* to, Stream stream);
+
 /// For benchmarks: random numbers of about this deviation; of MXFP4 a power of two.
 void fill_fp8(std::byte* to, std::size_t bytes, float deviation, std::uint64_t seed, Stream stream);
+void fill_int4(std::byte* to, std::size_t bytes, float deviation, std::uint64_t seed,
+               Stream stream);
 void fill_mxfp4(std::byte* to, std::size_t bytes, float deviation, std::uint64_t seed,
                 Stream stream);
 

@@ -16,6 +16,7 @@
 #include "workers/cuda/layer/experts_pieces.h"
 #include "workers/cuda/layer/fp8_numbers.cuh"
 #include "workers/cuda/layer/gates.cuh"
+#include "workers/cuda/layer/int4_numbers.cuh"
 #include "workers/cuda/layer/mxfp4_numbers.cuh"
 #include "workers/cuda/mma.cuh"
 
@@ -177,6 +178,39 @@ struct LaneTile<ExpertFormat::fp8> {
     const float low = __uint_as_float(u.low), high = __uint_as_float(u.high);
     scaled_fp8(u.words[half].x, u.words[half].y, low, high, a[0]);
     scaled_fp8(u.words[half].z, u.words[half].w, low, high, a[1]);
+  }
+  static __device__ __forceinline__ uint4 inputs(const std::uint16_t* x, int t) {
+    return LaneTile<ExpertFormat::mxfp4>::inputs(x, t);
+  }
+  int words_at, scales_at;
+};
+
+template <>
+struct LaneTile<ExpertFormat::int4> {
+  struct Unit {
+    uint4 words;
+    uint2 scales;  // words of rows g and g + 8
+  };
+  const std::byte* first;
+
+  __device__ __forceinline__ void point(const std::byte* expert, int tile, int out, int in, int g,
+                                        int t) {
+    const int last = out / kExpertTile - 1;
+    first = expert + std::int64_t{min(tile, last)} * expert_units(in) * kInt4UnitBytes;
+    words_at = (4 * g + t) * 16;
+    scales_at = kInt4WordBytes + 8 * g;
+  }
+  __device__ __forceinline__ void load(int unit, int in, int, Unit& to) const {
+    const bool inside = unit * kUnit < in;
+    const std::byte* at = first + unit * kInt4UnitBytes;
+    to.words = inside ? load_weight(at + words_at) : make_uint4(0, 0, 0, 0);
+    to.scales = inside ? make_uint2(load_scales(at + scales_at), load_scales(at + scales_at + 4))
+                       : make_uint2(0, 0);
+  }
+  static __device__ __forceinline__ void operands(const Unit& u, int half,
+                                                  std::uint32_t (&a)[2][4]) {
+    scaled_int4(half == 0 ? u.words.x : u.words.z, u.scales.x, u.scales.y, a[0]);
+    scaled_int4(half == 0 ? u.words.y : u.words.w, u.scales.x, u.scales.y, a[1]);
   }
   static __device__ __forceinline__ uint4 inputs(const std::uint16_t* x, int t) {
     return LaneTile<ExpertFormat::mxfp4>::inputs(x, t);

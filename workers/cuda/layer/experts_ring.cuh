@@ -15,6 +15,7 @@
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/layer/expert_layout.h"
 #include "workers/cuda/layer/fp8_numbers.cuh"
+#include "workers/cuda/layer/int4_numbers.cuh"
 #include "workers/cuda/layer/mxfp4_numbers.cuh"
 #include "workers/cuda/linear/quantized_layout.h"
 #include "workers/cuda/mma.cuh"
@@ -31,7 +32,7 @@ constexpr int kColumns = 8;                 // rows of x to an instruction
 
 /// One matrix of all experts, and how a tile of it is cut into stages.
 struct Matrix {
-  const std::uint8_t* data;  // MXFP4 and FP8; bf16 has a tensor map
+  const std::uint8_t* data;  // of all formats but bf16, which has a tensor map
   int out, in;
   int tiles, units;
   int splits;       // stages of a tile, ...
@@ -40,14 +41,7 @@ struct Matrix {
 
 template <ExpertFormat kFormat>
 constexpr int unit_bytes() {
-  switch (kFormat) {
-    case ExpertFormat::mxfp4:
-      return kMxfp4UnitBytes;
-    case ExpertFormat::fp8:
-      return kFp8UnitBytes;
-    default:
-      return kExpertTile * kRowBytes;
-  }
+  return expert_unit_bytes(kFormat);
 }
 
 template <ExpertFormat kFormat>
@@ -188,6 +182,16 @@ __device__ __forceinline__ std::uint32_t fp8_scale_at(std::uint32_t unit, int la
   return unit + static_cast<std::uint32_t>(kFp8WordBytes + lane / 4 * 4);
 }
 
+/// The two words of scale of a lane's features of a unit in int4.
+__device__ __forceinline__ uint2 int4_scales_at(std::uint32_t unit, int lane) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+               : "=r"(v.x), "=r"(v.y)
+               : "r"(unit + static_cast<std::uint32_t>(kInt4WordBytes + lane / 4 * 8))
+               : "memory");
+  return v;
+}
+
 /// Adds a unit's products: it lies at `unit` in shared memory, and is unit `k` of the tile.
 template <ExpertFormat kFormat, int kGroups>
 __device__ __forceinline__ void multiply(std::uint32_t unit, int k, int lane,
@@ -200,8 +204,13 @@ __device__ __forceinline__ void multiply(std::uint32_t unit, int k, int lane,
     words = load_shared(unit + static_cast<std::uint32_t>(lane * 16));
     scales = load_shared_word(unit + static_cast<std::uint32_t>(kMxfp4WordBytes + lane / 4 * 4));
   }
-  // FP8 takes its scales when a unit's products are there: one product each for 64.
-  constexpr bool kApart = kFormat == ExpertFormat::fp8;
+  uint2 pair{};
+  if constexpr (kFormat == ExpertFormat::int4) {
+    words = load_shared(unit + static_cast<std::uint32_t>(lane * 16));
+    pair = int4_scales_at(unit, lane);
+  }
+  // These take their scales when a unit's products are there: one product each for 64.
+  constexpr bool kApart = kFormat == ExpertFormat::fp8 || kFormat == ExpertFormat::int4;
   Sums<kGroups> apart;
   if constexpr (kApart) apart.clear();
   Sums<kGroups>& to = kApart ? apart : sums;
@@ -224,6 +233,9 @@ __device__ __forceinline__ void multiply(std::uint32_t unit, int k, int lane,
       words = load_shared(unit + static_cast<std::uint32_t>(half * kFp8WordBytes / 2 + lane * 16));
       exact_fp8(words.x, words.y, a[0]);
       exact_fp8(words.z, words.w, a[1]);
+    } else if constexpr (kFormat == ExpertFormat::int4) {
+      exact_int4(half == 0 ? words.x : words.z, pair.x, pair.y, a[0]);
+      exact_int4(half == 0 ? words.y : words.w, pair.x, pair.y, a[1]);
     } else {
       const std::uint32_t low = mxfp4_scale(scales, 2 * half);
       const std::uint32_t high = mxfp4_scale(scales, 2 * half + 1);
@@ -239,8 +251,11 @@ __device__ __forceinline__ void multiply(std::uint32_t unit, int k, int lane,
     }
   }
   if constexpr (kApart) {
-    const float scales[2] = {__uint_as_float(load_shared_word(fp8_scale_at(unit, lane))),
-                             __uint_as_float(load_shared_word(fp8_scale_at(unit, lane) + 32))};
+    float scales[2] = {scale_of(pair.x), scale_of(pair.y)};
+    if constexpr (kFormat == ExpertFormat::fp8) {
+      scales[0] = __uint_as_float(load_shared_word(fp8_scale_at(unit, lane)));
+      scales[1] = __uint_as_float(load_shared_word(fp8_scale_at(unit, lane) + 32));
+    }
 #pragma unroll
     for (int n = 0; n < kGroups; ++n) {
 #pragma unroll

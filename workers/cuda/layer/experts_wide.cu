@@ -17,6 +17,7 @@
 #include "workers/cuda/layer/experts_ring.h"
 #include "workers/cuda/layer/fp8_numbers.cuh"
 #include "workers/cuda/layer/gates.cuh"
+#include "workers/cuda/layer/int4_numbers.cuh"
 #include "workers/cuda/layer/mxfp4_numbers.cuh"
 #include "workers/cuda/shared_memory.h"
 #include "workers/cuda/tensor_map.h"
@@ -42,8 +43,9 @@ constexpr int kRegisters = (kAtStart * kThreads - 128 * kProducerRegisters) / kM
 template <ExpertFormat kFormat>
 struct Stage {
   static constexpr bool kPlain = kFormat == ExpertFormat::bf16;
-  static constexpr int kUnits = kFormat == ExpertFormat::mxfp4 ? 2 : 1;
-  static constexpr int kUnitBytes = kFormat == ExpertFormat::fp8 ? kFp8UnitBytes : kMxfp4UnitBytes;
+  static constexpr bool kFourBits = kFormat == ExpertFormat::mxfp4 || kFormat == ExpertFormat::int4;
+  static constexpr int kUnits = kFourBits ? 2 : 1;
+  static constexpr int kUnitBytes = expert_unit_bytes(kFormat);
   static constexpr int kXBytes = kWideRows * kRowBytes;  // of a unit
   static constexpr int kWAt = kUnits * kXBytes;
   static constexpr int kTileBytes = kUnits * kUnitBytes;  // if not plain: of 16 features
@@ -128,14 +130,25 @@ __device__ __forceinline__ void produce(const CUtensorMap* w_map, const CUtensor
   }
 }
 
-/// FP8 takes its scales when a unit's products are there, where registers have room for these.
+/// FP8 and int4 take their scales when a unit's products are there, where registers have room for
+/// these.
 template <ExpertFormat kFormat, int kN>
-constexpr bool kScalesApart = kFormat == ExpertFormat::fp8&& kN <= 64;
+constexpr bool kScalesApart =
+    (kFormat == ExpertFormat::fp8 || kFormat == ExpertFormat::int4) && kN <= 64;
 
 /// Of features lane / 4 and eight behind.
 __device__ __forceinline__ float2 fp8_scales(const std::uint8_t* at, int lane) {
   const auto* const scales = reinterpret_cast<const float*>(at + kFp8WordBytes) + lane / 4;
   return float2{scales[0], scales[8]};
+}
+__device__ __forceinline__ uint2 int4_scale_words(const std::uint8_t* at, int lane) {
+  return *(reinterpret_cast<const uint2*>(at + kInt4WordBytes) + lane / 4);
+}
+template <ExpertFormat kFormat>
+__device__ __forceinline__ float2 unit_scales(const std::uint8_t* at, int lane) {
+  if constexpr (kFormat == ExpertFormat::fp8) return fp8_scales(at, lane);
+  const uint2 words = int4_scale_words(at, lane);
+  return float2{scale_of(words.x), scale_of(words.y)};
 }
 
 /// A warp's 16 features of a unit that is not plain, as the left operands of four instructions.
@@ -154,6 +167,17 @@ __device__ __forceinline__ void unit_operands(const std::uint8_t* at, int lane,
       } else {
         scaled_fp8(words.x, words.y, scales.x, scales.y, w[2 * half]);
         scaled_fp8(words.z, words.w, scales.x, scales.y, w[2 * half + 1]);
+      }
+    }
+  } else if constexpr (kFormat == ExpertFormat::int4) {
+    const uint4 words = *reinterpret_cast<const uint4*>(at + lane * 16);
+    const uint2 scales = int4_scale_words(at, lane);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if constexpr (kApart) {
+        exact_int4(word_of(&words, k), scales.x, scales.y, w[k]);
+      } else {
+        scaled_int4(word_of(&words, k), scales.x, scales.y, w[k]);
       }
     }
   } else {
@@ -204,7 +228,7 @@ __device__ __forceinline__ void multiply_stage(const std::uint8_t* stage, int gr
       };
       if constexpr (kApart) {
         multiply(apart, true);
-        const float2 scales = fp8_scales(at, lane);
+        const float2 scales = unit_scales<kFormat>(at, lane);
 #pragma unroll
         for (int e = 0; e < kN / 2; ++e) {
           sums[e] = fmaf(e % 4 < 2 ? scales.x : scales.y, apart[e], sums[e]);
