@@ -294,6 +294,25 @@ std::string bf16_times(std::string number, int power) {
   return number;
 }
 
+/// A head of its own beside a configuration that says it is the embedding's.
+TEST(CheckpointReader, ATiedHeadThatIsStoredIsTheEmbedding) {
+  Logits tied, stored;
+  ASSERT_EQ(changed_logits(
+                "fp8_block", [](StoredTensors&) {}, tied),
+            "");
+  const auto copied = [](StoredTensors& t) {
+    t["lm_head.weight"] = t["model.embed_tokens.weight"];
+  };
+  ASSERT_EQ(changed_logits("fp8_block", copied, stored), "");
+  EXPECT_EQ(stored, tied);
+  const auto other = [&](StoredTensors& t) {
+    copied(t);
+    t["lm_head.weight"].bytes[0] ^= 1;
+  };
+  EXPECT_NE(changed_logits("fp8_block", other, stored).find("lm_head.weight: is not model.embed"),
+            std::string::npos);
+}
+
 TEST(CheckpointReader, ReadsExpertsOfOneTensorInFp8HoweverTheirScalesLie) {
   const std::string scales = "gate_up_proj_scale_inv";
   const auto each = [&scales](StoredTensors& tensors, auto change) {

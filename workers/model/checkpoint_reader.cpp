@@ -166,8 +166,23 @@ std::vector<float> CheckpointReader::final_norm_bias() {
   return vector(root_ + config_.names.final_norm + ".bias", config_.hidden);
 }
 
+/// Whoever says that the head is the embedding and stores another one means one of the two.
+void CheckpointReader::refuse_other_head() const {
+  const std::string embedding = root_ + config_.names.embedding + ".weight";
+  const TensorView* const head = checkpoint_.find(head_ + ".weight");
+  const TensorView* const table = checkpoint_.find(embedding);
+  if (head == nullptr || table == nullptr) return;
+  const bool same = head->dtype == table->dtype && head->bytes == table->bytes &&
+                    std::memcmp(head->data, table->data, head->bytes) == 0;
+  if (!same) {
+    throw ModelError(head->file + ": tensor " + head_ + ".weight: is not " + embedding +
+                     ", which tie_word_embeddings says that it is");
+  }
+}
+
 LinearSource CheckpointReader::lm_head() {
   if (config_.tied_embeddings) {
+    refuse_other_head();
     return linear(root_ + config_.names.embedding, config_.vocab, config_.hidden);
   }
   return linear(head_, config_.vocab, config_.hidden);

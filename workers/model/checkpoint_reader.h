@@ -223,6 +223,7 @@ class CheckpointReader {
                                          std::int64_t groups);
   BlockWeight block_weight(const TensorView& view, const std::string& name, std::int64_t out,
                            std::int64_t in) const;
+  void refuse_other_head() const;
   bool idle_bias(const std::string& name, const TensorView& view) const;
 
   const ModelConfig& config_;

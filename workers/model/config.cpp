@@ -158,6 +158,7 @@ void read_text_half(const Settings& s, const Family& folder, ModelConfig& c) {
   json = with_defaults(std::move(json), said.json());
   const Settings text(json, said.where());
   read_spec(text, family, c);
+  if (c.logits_cap != 0) text.refuse("final_logit_softcapping", "is not supported beside pictures");
   // lm_head lies outside of the text half, so that the outer object says whether it is tied, where
   // it says so; older files of some folders said it inside alone.
   const bool inside_ties =

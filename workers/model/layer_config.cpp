@@ -82,7 +82,7 @@ std::vector<int> read_windows(const Settings& s, const Family& family, int layer
 /// Which of the ropes a layer has.
 std::vector<int> read_rope_places(const Settings& s, const Family& family,
                                   const std::vector<int>& windows) {
-  const bool any = std::any_of(windows.begin(), windows.end(), [](int w) { return w > 0; });
+  const bool any = s.has("sliding_window");
   std::vector<int> places;
   for (std::size_t i = 0; i < windows.size(); ++i) {
     const bool windowed = windows[i] > 0;
@@ -216,11 +216,11 @@ std::vector<bool> sparse_layers(const Settings& s, const ExpertStyle& style, int
   return sparse;
 }
 
-void read_groups(const Settings& s, ExpertSpec& e) {
+void read_groups(const Settings& s, const ExpertStyle& style, ExpertSpec& e) {
   // DeepSeek V2 says how; V3's way follows from its router.
   const std::string method = s.text_or("topk_method", "");
-  if (method == "greedy") return;
-  if (!method.empty() && method != "noaux_tc" && method != "group_limited_greedy") {
+  if (style.greedy && method == "greedy") return;
+  if (!method.empty() && method != (style.greedy ? "group_limited_greedy" : "noaux_tc")) {
     s.refuse("topk_method", method + " is not supported");
   }
   e.groups = s.integer_or("n_group", 1, e.count, 1);
@@ -233,22 +233,18 @@ void read_groups(const Settings& s, ExpertSpec& e) {
 
 ExpertSpec read_experts(const Settings& s, const Family& family) {
   const ExpertStyle& style = *family.experts;
-  std::string key = style.count.back();
-  for (const std::string& name : style.count) {
-    if (!s.has(name)) continue;
-    key = name;
-    break;
-  }
   ExpertSpec e;
-  e.count = s.integer(key, 1, 1024);
+  e.count = s.integer(style.count, 1, 1024);
   e.active = s.integer(style.active, 1, std::min(e.count, 64));
   e.expert = read_mlp(s, family, style.intermediate);
   e.router = style.router;
   e.router_bias = style.router_bias;
   e.choice_bias = style.choice_bias;
   e.normalise = s.flag_or("norm_topk_prob", style.normalise);
-  if (e.normalise && !style.may_normalise) {
-    s.refuse("norm_topk_prob", "true is not supported in " + family.name());
+  if (s.says_null("norm_topk_prob")) e.normalise = style.always_normalises;  // as false is
+  if (e.normalise ? !style.may_normalise : style.always_normalises) {
+    s.refuse("norm_topk_prob",
+             std::string(e.normalise ? "true" : "false") + " is not supported in " + family.name());
   }
   // The weights of a token's experts are divided by their sum, or by this if it is more: sums are
   // never so small.
@@ -262,7 +258,7 @@ ExpertSpec read_experts(const Settings& s, const Family& family) {
   }
   if (style.groups) {
     e.group_pairs = style.group_pairs;
-    read_groups(s, e);
+    read_groups(s, style, e);
     e.scale = s.positive_or("routed_scaling_factor", 1.0);
   }
   if (style.clamped) {

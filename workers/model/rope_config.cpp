@@ -185,7 +185,10 @@ void read_both_kinds(const Settings& top, const Settings& s, const Family& famil
 void read_ropes(const Settings& s, const Family& family, ModelConfig& c) {
   RopeConfig rope;
   rope.theta = s.positive_or("rope_theta", family.theta);
-  rope.interleaved = family.interleaved && s.flag_or("rope_interleave", true);
+  rope.interleaved = family.interleaved;
+  if (rope_reads(family, "rope_interleave")) {
+    rope.interleaved = !s.says_null("rope_interleave") && s.flag_or("rope_interleave", true);
+  }
   double share = 1;
   if (rope_reads(family, "partial_rotary_factor")) {
     share = s.positive_or("partial_rotary_factor", family.partial);
@@ -202,11 +205,17 @@ void read_ropes(const Settings& s, const Family& family, ModelConfig& c) {
                      : theta;
     c.ropes.push_back(rope);
   }
-  // transformers 5 takes rope_scaling where a file has both.
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+  // transformers 5 takes rope_scaling where a file has both; of two kinds of layers it mixes them.
+  const bool both = s.has("rope_scaling") && s.has("rope_parameters");
+  if (both && c.ropes.size() > 1) s.refuse("rope_scaling", "rope_parameters are there, too");
+  for (const std::string key : {"rope_scaling", "rope_parameters"}) {
     if (!s.has(key) || s.at(key).empty()) continue;
     const Settings scaling = s.object(key);
-    if (c.ropes.size() > 1 && by_kind(scaling.json())) {
+    const bool kinds = by_kind(scaling.json());
+    if (c.ropes.size() > 1 && !kinds && key == "rope_parameters") {
+      s.refuse(key, "do not say of which kind of layers they are");
+    }
+    if (c.ropes.size() > 1 && kinds) {
       read_both_kinds(s, scaling, family, c);
     } else {
       read_scaling(s, scaling, family, c.ropes.front(), c);

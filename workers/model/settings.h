@@ -32,6 +32,12 @@ class Settings {
     return it != object_.end() && !it->is_null();
   }
 
+  /// Some keys mean something by null.
+  bool says_null(const std::string& key) const {
+    const auto it = object_.find(key);
+    return it != object_.end() && it->is_null();
+  }
+
   const Json& at(const std::string& key) const {
     if (!has(key)) refuse(key, "is missing");
     return object_.at(key);
@@ -48,6 +54,19 @@ class Settings {
                       std::to_string(high) + "]");
     }
     return static_cast<int>(number);
+  }
+
+  /// Of a number with several names, of which at least one is there and all say the same.
+  int integer(const std::vector<std::string>& names, int low, int high) const {
+    const std::string* said = nullptr;
+    for (const std::string& name : names) {
+      if (!has(name)) continue;
+      if (said == nullptr) said = &name;
+      if (integer(name, low, high) != integer(*said, low, high)) {
+        refuse(name, at(name).dump() + " is not what " + *said + " says");
+      }
+    }
+    return integer(said == nullptr ? names.back() : *said, low, high);
   }
 
   int integer_or(const std::string& key, int low, int high, int otherwise) const {

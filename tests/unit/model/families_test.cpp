@@ -428,6 +428,9 @@ TEST(Families, QueriesGrowWithTheirPosition) {
   EXPECT_EQ(describe(parse(null)), describe(parse(silent)));
   pictures["text_config"] = null;
   EXPECT_EQ(describe(parse(pictures)), describe(parse(silent)));
+  Json capped = file_of("gemma3_pictures");
+  capped["text_config"]["final_logit_softcapping"] = 1.0;
+  EXPECT_NE(refusal(capped).find("final_logit_softcapping"), std::string::npos);
   Json latent_null = file_of("mistral4");
   latent_null["text_config"]["rope_parameters"] = nullptr;
   EXPECT_EQ(parse(latent_null).ropes[0].type, RopeType::yarn);
@@ -488,6 +491,57 @@ TEST(Families, QueriesGrowByTheirOwnContext) {
                                 {"llama_4_scaling_beta", 0}});
   EXPECT_EQ(query_factor(none, 100'000), 1);
   EXPECT_NEAR(none.attention_factor, 1.41589, 1e-5);
+}
+
+/// What transformers takes for keys that are not there, or are null; found by
+/// tests/golden/fuzz_configs.py, as what follows.
+TEST(Families, DefaultsAreThoseOfTransformers) {
+  Json v3 = file_of("deepseek_v3");
+  const auto experts = [](const Json& json) { return parse(json).experts(); };
+  v3.erase("routed_scaling_factor");
+  EXPECT_EQ(experts(v3).scale, 2.5);
+  EXPECT_TRUE(parse(v3).ropes[0].interleaved);
+  v3["rope_interleave"] = nullptr;
+  EXPECT_FALSE(parse(v3).ropes[0].interleaved);
+  EXPECT_TRUE(experts(v3).normalise);
+  v3["norm_topk_prob"] = nullptr;
+  EXPECT_FALSE(experts(v3).normalise);
+  v3["n_routed_experts"] = 16;
+  v3["num_experts_per_tok"] = 2;
+  v3.erase("n_group");
+  v3.erase("topk_group");
+  EXPECT_EQ(experts(v3).groups, 8);
+  EXPECT_EQ(experts(v3).active_groups, 4);
+
+  Json v2 = file_of("deepseek_v2");
+  EXPECT_GT(experts(v2).groups, 1);
+  v2.erase("topk_method");
+  EXPECT_EQ(experts(v2).groups, 1);
+  Json lite = file_of("glm4_moe_lite");
+  lite.erase("routed_scaling_factor");
+  EXPECT_EQ(experts(lite).scale, 1.8);
+
+  Json oss = file_of("gpt_oss");
+  for (const char* how : {"absent", "null"}) {
+    oss.erase("rope_parameters");
+    if (how == std::string("null")) oss["rope_parameters"] = nullptr;
+    const RopeConfig rope = parse(oss).ropes[0];
+    EXPECT_EQ(rope.type, RopeType::yarn) << how;
+    EXPECT_EQ(rope.factor, 32) << how;
+    EXPECT_EQ(rope.theta, 1.5e5) << how;
+    EXPECT_FALSE(rope.truncate) << how;
+  }
+  // Without a window in any layer, and said that there is one, EXAONE 4 turns nothing.
+  Json exaone = file_of("exaone4_full");
+  EXPECT_EQ(parse(exaone).layer(0).attention.rope, 0);
+  exaone["sliding_window"] = 7;
+  EXPECT_EQ(parse(exaone).layer(0).attention.rope, -1);
+  // A number with two names.
+  Json ernie = file_of("ernie4_5_moe");
+  ernie["num_experts_per_tok"] = ernie["moe_k"];
+  EXPECT_EQ(refusal(ernie), "");
+  ernie["num_experts_per_tok"] = 1;
+  EXPECT_NE(refusal(ernie).find("moe_k"), std::string::npos);
 }
 
 TEST(Families, DotsAsPublished) {
@@ -629,6 +683,16 @@ TEST(Families, RefuseWhatTheirSpecsCannotSay) {
       {"gpt_oss", "swiglu_limit", -7.0},
       {"qwen2_moe", "shared_expert_intermediate_size", 0},
       {"deepseek_v2", "topk_method", "random"},
+      {"deepseek_v3", "topk_method", "greedy"},
+      {"dots1", "topk_method", "greedy"},
+      {"deepseek_v2", "rope_interleave", false},
+      {"glm4", "rope_interleave", false},
+      {"mha", "is_causal", false},
+      {"minimax_m2", "norm_topk_prob", false},
+      {"gpt_oss", "norm_topk_prob", false},
+      {"gemma3", "attn_logit_softcapping", 1.0},
+      {"gemma3", "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 50.0}}},
+      {"gemma3", "rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}},
       {"deepseek_v3", "qk_rope_head_dim", 5},
       {"deepseek_v3", "kv_lora_rank", nullptr},
       {"deepseek_v3", "attention_bias", true},

@@ -18,6 +18,7 @@ const ExpertStyle kV3Experts = {.count = {"n_routed_experts", "num_local_experts
 const ExpertStyle kV2Experts = {.count = {"n_routed_experts", "num_local_experts"},
                                 .may_normalise = false,
                                 .groups = true,
+                                .greedy = true,
                                 .group_pairs = false,
                                 .sparse_step = false,
                                 .leading_dense = true,
@@ -37,7 +38,7 @@ Family deepseek(const std::string& architecture, const std::string& type,
           .model_type = type,
           .other_types = other_types,
           .must_say = {"num_experts_per_tok", "first_k_dense_replace", "q_lora_rank"},
-          .reads = {"kv_lora_rank", "q_lora_rank"},
+          .reads = {"kv_lora_rank", "q_lora_rank", "rope_interleave"},
           .interleaved = true,
           .latent = true,
           .experts = &experts,
@@ -50,7 +51,7 @@ std::vector<Family> deepseek_families() {
   // GLM 4.7 Flash has V3's layers.
   Family glm_lite = deepseek("Glm4MoeLiteForCausalLM", "glm4_moe_lite", {}, kV3Experts);
   glm_lite.must_say = {"num_experts_per_tok", "q_lora_rank"};
-  glm_lite.defaults = R"({"first_k_dense_replace": 1})";
+  glm_lite.defaults = R"({"first_k_dense_replace": 1, "routed_scaling_factor": 1.8})";
   glm_lite.norm.eps = 1e-5;
   // Queries that grow, and V3's groups by a softmax.
   Family mistral = deepseek("Mistral4ForCausalLM", "mistral4", {}, kMistralExperts);
@@ -73,9 +74,12 @@ std::vector<Family> deepseek_families() {
   youtu.must_say = {"q_lora_rank"};
   youtu.experts = nullptr;
   youtu.tied = true;
-  return {deepseek("DeepseekV2ForCausalLM", "deepseek_v2", {}, kV2Experts),
-          deepseek("DeepseekV3ForCausalLM", "deepseek_v3", {"kimi_k2"}, kV3Experts), glm_lite,
-          mistral, youtu};
+  Family v2 = deepseek("DeepseekV2ForCausalLM", "deepseek_v2", {}, kV2Experts);
+  v2.reads = {"kv_lora_rank", "q_lora_rank"};
+  v2.defaults = R"({"topk_method": "greedy"})";
+  Family v3 = deepseek("DeepseekV3ForCausalLM", "deepseek_v3", {"kimi_k2"}, kV3Experts);
+  v3.defaults = R"({"n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5})";
+  return {v2, v3, glm_lite, mistral, youtu};
 }
 
 }  // namespace baton

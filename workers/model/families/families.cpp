@@ -44,6 +44,8 @@ const std::vector<MathematicsKey>& mathematics_keys() {
       {"attention_out_bias", "false"},
       {"clip_qkv", "null"},
       {"rotary_dim", "null"},
+      {"is_causal", "true"},
+      {"rope_interleave", "null"},
   };
   return kKeys;
 }

@@ -29,16 +29,18 @@ enum class RopePlaces : std::uint8_t {
 
 /// How a family spells its experts.
 struct ExpertStyle {
-  std::vector<std::string> count = {"num_experts", "num_local_experts"};  // the first that is there
-  std::string active = "num_experts_per_tok";
-  std::string intermediate = "moe_intermediate_size";  // of one expert
-  bool normalise = false;                              // where norm_topk_prob is not set
+  std::vector<std::string> count = {"num_experts", "num_local_experts"};  // all that are there
+  std::vector<std::string> active = {"num_experts_per_tok"};              // likewise
+  std::string intermediate = "moe_intermediate_size";                     // of one expert
+  bool normalise = false;  // where norm_topk_prob is not set
   bool may_normalise = true;
+  bool always_normalises = false;  // whatever norm_topk_prob says
   RouterKind router = RouterKind::softmax;
   std::string other_scores = {};  // what `scoring_func` may call the router's scores, too
   bool router_bias = false;
   bool choice_bias = false;
   bool groups = false;  // `n_group`, `topk_group`, `routed_scaling_factor`
+  bool greedy = false;  // or none, if `topk_method` says so
   bool group_pairs = true;
   bool sparse_step = true;     // `decoder_sparse_step`, `mlp_only_layers`
   bool leading_dense = false;  // `first_k_dense_replace`; `mlp_layer_types` comes first
@@ -87,7 +89,7 @@ struct Family {
   int window_pattern = 0;  // every n-th layer has none (`sliding_window_pattern` says another n);
                            // 0: all have one
   RopePlaces rope_places = RopePlaces::all;
-  bool interleaved = false;  // or as `rope_interleave` says
+  bool interleaved = false;  // with `rope_interleave` among `reads`: or as that says
   double theta = 1e4;        // of the angles, where config.json says none
   double partial = 1;        // share of a head that turns, likewise
   /// Layers with a window have angles of their own: `rope_local_base_freq` or this theta, never

@@ -38,7 +38,7 @@ std::vector<Family> gemma_families() {
                         "sliding_window": 4096, "attn_logit_softcapping": 50.0,
                         "final_logit_softcapping": 30.0})";
   Family gemma3 = gemma("Gemma3ForCausalLM", "gemma3_text");
-  gemma3.reads.push_back("rope_local_base_freq");
+  gemma3.reads = {"query_pre_attn_scalar", "final_logit_softcapping", "rope_local_base_freq"};
   gemma3.qk_norm = QkNorm::head;
   gemma3.window_pattern = 6;
   gemma3.theta = 1e6;

@@ -7,6 +7,7 @@ namespace {
 const ExpertStyle kExperts = {.count = {"num_local_experts", "num_experts"},
                               .intermediate = "intermediate_size",
                               .normalise = true,
+                              .always_normalises = true,
                               .router_bias = true,
                               .sparse_step = false,
                               .clamped = true};
@@ -24,6 +25,10 @@ std::vector<Family> gpt_oss_families() {
   return {{.architecture = "GptOssForCausalLM",
            .model_type = "gpt_oss",
            .must_say = {"num_key_value_heads", "head_dim", "num_experts_per_tok", "sliding_window"},
+           .defaults = R"({"rope_parameters": {
+                             "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0,
+                             "beta_slow": 1.0, "truncate": false,
+                             "original_max_position_embeddings": 4096}})",
            .norm = {.eps = 1e-5},
            .bias_key = "attention_bias",
            .bias_default = true,

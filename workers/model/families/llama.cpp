@@ -4,11 +4,13 @@
 namespace baton {
 namespace {
 
-const ExpertStyle kMixtralExperts = {.intermediate = "intermediate_size", .normalise = true};
+const ExpertStyle kMixtralExperts = {
+    .intermediate = "intermediate_size", .normalise = true, .always_normalises = true};
 const ExpertStyle kQwenExperts = {};
-const ExpertStyle kQwenVlExperts = {.normalise = true};
+const ExpertStyle kQwenVlExperts = {.normalise = true, .always_normalises = true};
 const ExpertStyle kMiniMaxExperts = {.intermediate = "intermediate_size",
                                      .normalise = true,
+                                     .always_normalises = true,
                                      .router = RouterKind::sigmoid,
                                      .choice_bias = true};
 const ExpertStyle kQwen2Experts = {.shared = "shared_expert_intermediate_size",
@@ -30,9 +32,10 @@ TensorNames minimax_names() {
   return names;
 }
 
-const ExpertStyle kErnieExperts = {.count = {"moe_num_experts"},
-                                   .active = "moe_k",
+const ExpertStyle kErnieExperts = {.count = {"num_experts", "moe_num_experts"},
+                                   .active = {"num_experts_per_tok", "moe_k"},
                                    .normalise = true,
+                                   .always_normalises = true,
                                    .choice_bias = true,
                                    .sparse_step = false,
                                    .span = true,
