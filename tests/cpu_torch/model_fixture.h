@@ -84,7 +84,15 @@ inline const std::vector<std::string>& family_models() {
                                                   "vaultgemma",
                                                   "youtu",
                                                   "dots1",
-                                                  "ernie4_5_moe"};
+                                                  "ernie4_5_moe",
+                                                  "granitemoe",
+                                                  "granitemoeshared",
+                                                  "granite4",
+                                                  "hyperclovax",
+                                                  "exaone_moe",
+                                                  "hy_v3",
+                                                  "cwm",
+                                                  "mellum"};
   return kNames;
 }
 

@@ -214,6 +214,36 @@ FAMILIES = {
                                            moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_end_index=3,
                                            moe_layer_interval=2, use_bias=False, rope_parameters=plain(500.0)),
                      BF16, False),
+    "granitemoe": ("granitemoe", sizes(40, 2, 4, 2, 20, 60, num_local_experts=6, num_experts_per_tok=3, head_dim=10,
+                                       embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.4,
+                                       logits_scaling=0.5, tie_word_embeddings=True, rope_parameters=plain(500.0)),
+                   BF16, False),
+    "granitemoeshared": ("granitemoeshared", sizes(
+        40, 2, 4, 2, 20, 60, num_local_experts=5, num_experts_per_tok=2, shared_intermediate_size=26,
+        embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.4, logits_scaling=0.5,
+        rope_parameters=plain(500.0)), BF16, False),
+    # Granite 4 without recurrent layers.
+    "granite4": ("granitemoehybrid", sizes(
+        40, 2, 4, 2, 44, 60, num_local_experts=0, shared_intermediate_size=44, position_embedding_type="rope",
+        layer_types=["full_attention", "full_attention"], embedding_multiplier=3.0, attention_multiplier=0.3,
+        residual_multiplier=0.4, logits_scaling=0.5, rope_parameters=plain(500.0), mamba_n_heads=8), BF16, False),
+    "hyperclovax": ("hyperclovax", sizes(40, 2, 4, 2, 50, 60, embedding_multiplier=3.0, residual_multiplier=0.4,
+                                         logits_scaling=0.5, head_dim=12, rope_parameters=plain(500.0)), BF16, False),
+    "exaone_moe": ("exaone_moe", sizes(
+        32, 4, 4, 2, 40, 60, head_dim=12, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=20,
+        num_shared_experts=2, first_k_dense_replace=1, n_group=4, topk_group=2, routed_scaling_factor=1.7,
+        sliding_window=20, sliding_window_pattern=4, rope_parameters=plain(500.0)), BF16, False),
+    "hy_v3": ("hy_v3", sizes(32, 3, 4, 2, 40, 60, head_dim=12, num_experts=8, num_experts_per_tok=3,
+                             moe_intermediate_size=20, num_shared_experts=2, router_scaling_factor=1.7,
+                             rope_parameters=plain(500.0)), BF16, False),
+    "cwm": ("cwm", sizes(40, 3, 4, 2, 50, 60, head_dim=12, sliding_window=20, rope_parameters=LLAMA3,
+                         layer_types=["full_attention", "sliding_attention", "sliding_attention"]), BF16, False),
+    "mellum": ("mellum", sizes(
+        32, 3, 4, 2, 40, 60, head_dim=12, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=20,
+        sliding_window=20, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        mlp_layer_types=["dense", "sparse", "sparse"],
+        rope_parameters={"full_attention": YARN | {"truncate": True}, "sliding_attention": plain(100.0)}),
+               BF16, False),
 }
 # What config.json calls them, where transformers calls it otherwise.
 OWN_TYPES = {"kimi_k2": "kimi_k2"}

@@ -163,6 +163,15 @@ BY_PARTS |= {
         "qk_rope_head_dim", "v_head_dim", "rope_parameters")}),
     "mistral4": ("Mistral4Config", BY_PARTS["deepseek_v3"][1] | {"rope_parameters": GROWING}),
 }
+MULTIPLIERS = {"embedding_multiplier": 6.0, "attention_multiplier": 0.1, "residual_multiplier": 0.4, "logits_scaling": 0.5}
+BY_PARTS |= {
+    "granitemoeshared": ("GraniteMoeSharedConfig", HEADS | MULTIPLIERS | {
+        "num_local_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 96, "shared_intermediate_size": 64}),
+    "exaone_moe": ("ExaoneMoeConfig", HEADS | {
+        "head_dim": 64, "num_experts": 16, "num_experts_per_tok": 3, "moe_intermediate_size": 96,
+        "num_shared_experts": 2, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2, "sliding_window": 48,
+        "rope_parameters": turned()}),
+}
 FAMILIES |= BY_PARTS
 NO_JOINS = ("llama_biases", "cohere2", "starcoder2")  # of those, the ones without experts that have no layer kernel
 # Experts of sizes, and without the groups, that have a layer kernel.

@@ -269,8 +269,8 @@ LayerSource CheckpointReader::layer(int index) {
   if (e.router_bias) layer.router_bias = vector(prefix + n.router + ".bias", e.count);
   if (e.choice_bias) layer.choice_bias = vector(prefix + n.choice_bias, e.count);
   if (e.shared.intermediate > 0) {
-    layer.shared =
-        feed_forward(prefix + n.shared, e.shared, {"", "gate_proj", "up_proj", "down_proj"});
+    layer.shared = feed_forward(prefix + n.shared, e.shared,
+                                {n.shared_gate_up, "gate_proj", "up_proj", n.shared_down});
   }
   if (e.shared_gate) layer.shared_gate = linear(prefix + n.shared_gate, 1, c.hidden);
   return layer;

@@ -133,7 +133,7 @@ bool experts_apart(const TensorNames& names, const Checkpoint* checkpoint,
                    const std::string& experts);
 
 /// Whether a layer's experts lie in one tensor for all of them in 8-bit floats.
-bool stacked_in_fp8(const Quantization& quantization, const Checkpoint& checkpoint,
+bool stacked_in_fp8(const ModelConfig& config, const Checkpoint& checkpoint,
                     const std::string& experts);
 
 /// Names behind a layer's prefix.

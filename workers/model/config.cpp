@@ -32,7 +32,9 @@ const Family& family_of(const Settings& s) {
   std::string known;
   for (const Family& family : families()) {
     if (family.architecture.empty()) continue;
-    if (architectures == Json::array({family.architecture})) {
+    const std::string& other = family.other_architecture;
+    if (architectures == Json::array({family.architecture}) ||
+        (!other.empty() && architectures == Json::array({other}))) {
       const auto type = s.text_or("model_type", family.model_type);
       if (!is_type(family, type)) {
         s.refuse("model_type", type + " does not fit " + family.architecture);
@@ -55,6 +57,12 @@ const Family& text_family(const Settings& s, const std::string& type) {
 void refuse_other_mathematics(const Settings& s, const Family& family) {
   for (const std::string& key : family.must_say) {
     if (!s.json().contains(key)) s.refuse(key, "is missing");
+  }
+  for (const auto& [key, value] : family.must_be) {
+    if (s.json().contains(key) && s.json().at(key) != Json::parse(value)) {
+      s.refuse(key, s.json().at(key).dump() + " is not supported in " + family.name() + ", only " +
+                        value + " is");
+    }
   }
   for (const MathematicsKey& setting : mathematics_keys()) {
     const auto& reads = family.reads;

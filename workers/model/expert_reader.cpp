@@ -59,8 +59,9 @@ bool CheckpointReader::rows_first(const std::string& experts, std::int64_t middl
   const std::int64_t count = config_.experts().count;
   const std::int64_t hidden = config_.hidden;
   const bool square = 2 * middle == hidden;
+  const TensorNames& n = config_.names;
   const TensorView* const found =
-      checkpoint_.find(experts + (square ? "down_proj" : "gate_up_proj"));
+      checkpoint_.find(experts + (square ? n.stacked_down : n.stacked_up));
   return found != nullptr &&
          found->shape == (square ? std::vector<std::int64_t>{count, hidden, middle}
                                  : std::vector<std::int64_t>{count, 2 * middle, hidden});
@@ -76,10 +77,10 @@ LinearSource CheckpointReader::expert_in_rows(const std::string& name, std::int6
   return {matrix, std::nullopt, std::nullopt};
 }
 
-bool stacked_in_fp8(const Quantization& quantization, const Checkpoint& checkpoint,
+bool stacked_in_fp8(const ModelConfig& config, const Checkpoint& checkpoint,
                     const std::string& experts) {
-  if (quantization.method != QuantMethod::fp8) return false;
-  for (const char* part : {"gate_up_proj", "down_proj"}) {
+  if (config.quantization.method != QuantMethod::fp8) return false;
+  for (const std::string& part : {config.names.stacked_up, config.names.stacked_down}) {
     const TensorView* const view = checkpoint.find(experts + part);
     if (view == nullptr || view->dtype != "F8_E4M3") return false;
   }
@@ -181,14 +182,15 @@ FeedForwardSource CheckpointReader::stacked_expert(int layer, int index) {
   const std::int64_t count = config_.experts().count;
   const std::int64_t hidden = config_.hidden;
   const std::int64_t middle = spec.intermediate;
-  const std::string prefix = this->prefix(layer) + config_.names.experts;
+  const TensorNames& names = config_.names;
+  const std::string prefix = this->prefix(layer) + names.experts;
   const bool interleaved = config_.names.expert_storage == ExpertStorage::interleaved;
   const bool in_rows = !interleaved && rows_first(prefix, middle);
-  if (in_rows && stacked_in_fp8(config_.quantization, checkpoint_, prefix)) {
+  if (in_rows && stacked_in_fp8(config_, checkpoint_, prefix)) {
     FeedForwardSource parts;
-    parts.gate = fp8_expert(prefix + "gate_up_proj", 2 * middle, hidden, index, {0, middle});
-    parts.up = fp8_expert(prefix + "gate_up_proj", 2 * middle, hidden, index, {middle, middle});
-    parts.down = fp8_expert(prefix + "down_proj", hidden, middle, index, {0, hidden});
+    parts.gate = fp8_expert(prefix + names.stacked_up, 2 * middle, hidden, index, {0, middle});
+    parts.up = fp8_expert(prefix + names.stacked_up, 2 * middle, hidden, index, {middle, middle});
+    parts.down = fp8_expert(prefix + names.stacked_down, hidden, middle, index, {0, hidden});
     return parts;
   }
   const auto read = [&](const std::string& name, std::int64_t out, std::int64_t in,
@@ -210,11 +212,11 @@ FeedForwardSource CheckpointReader::stacked_expert(int layer, int index) {
     return values;
   };
   FeedForwardSource expert;
-  expert.gate = read("gate_up_proj", 2 * middle, hidden, interleaved);
-  expert.down = read("down_proj", hidden, middle, false);
+  expert.gate = read(names.stacked_up, 2 * middle, hidden, interleaved);
+  expert.down = read(names.stacked_down, hidden, middle, false);
   if (!spec.bias) return expert;
-  expert.up_bias = bias("gate_up_proj", 2 * middle, true);
-  expert.down_bias = bias("down_proj", hidden, false);
+  expert.up_bias = bias(names.stacked_up, 2 * middle, true);
+  expert.down_bias = bias(names.stacked_down, hidden, false);
   return expert;
 }
 

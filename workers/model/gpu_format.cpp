@@ -211,7 +211,7 @@ bool keeps_fp8(const ModelConfig& config, const Checkpoint* checkpoint, int laye
   if (!fits(0) || (!cut.whole() && !fits(part.count))) return false;
   if (checkpoint == nullptr) return true;
   const std::string prefix = experts_of_layer(names, *checkpoint, layer);
-  if (!experts_apart(names, checkpoint, prefix)) return stacked_in_fp8(q, *checkpoint, prefix);
+  if (!experts_apart(names, checkpoint, prefix)) return stacked_in_fp8(config, *checkpoint, prefix);
   for (int e = 0; e < experts.count; ++e) {
     for (const std::string& name : {names.expert_gate, names.expert_up, names.expert_down}) {
       if (!stored_quantized(q, *checkpoint, prefix + std::to_string(e) + "." + name)) return false;

@@ -38,6 +38,12 @@ GpuFormats::Names GpuFormats::gate_up_names(int layer) const {
   return of_layer(layer, {n.gate, n.up});
 }
 
+GpuFormats::Names GpuFormats::shared_up_names(int layer) const {
+  Names names = config_.names.shared_up_parts();
+  for (std::string& name : names) name.insert(0, config_.names.shared);
+  return of_layer(layer, std::move(names));
+}
+
 LinearFormat GpuFormats::of(const Names& parts, int in) const {
   return gpu_linear_format(config_, checkpoint_, parts, in);
 }
@@ -49,9 +55,7 @@ LinearFormat GpuFormats::of_inputs(const Names& parts, int in) const {
 
 bool GpuFormats::halves(const Names& parts, int intermediate) const {
   const Quantization& q = config_.quantization;
-  if (parts.size() > 1 || config_.names.gate_up.empty() || q.method != QuantMethod::fp8) {
-    return true;
-  }
+  if (parts.size() > 1 || q.method != QuantMethod::fp8) return true;
   return q.block_rows != 0 && intermediate % q.block_rows == 0;
 }
 
@@ -76,12 +80,13 @@ LinearFormat GpuFormats::down(int layer) const {
 }
 
 LinearFormat GpuFormats::shared_gate_up(int layer) const {
-  const std::string& prefix = config_.names.shared;
-  return of(of_layer(layer, {prefix + "gate_proj", prefix + "up_proj"}), config_.hidden);
+  const Names parts = shared_up_names(layer);
+  if (!halves(parts, config_.layer(layer).experts.shared.intermediate)) return {};
+  return of(parts, config_.hidden);
 }
 
 LinearFormat GpuFormats::shared_down(int layer) const {
-  return of_inputs(of_layer(layer, {config_.names.shared + "down_proj"}),
+  return of_inputs(of_layer(layer, {config_.names.shared + config_.names.shared_down}),
                    config_.layer(layer).experts.shared.intermediate);
 }
 
@@ -119,8 +124,8 @@ GpuFormats::Summary GpuFormats::summary() const {
       count(gate_up_names(i), gate_up(i), found);
       count(of_layer(i, {n.down}), down(i), found);
     } else if (config_.layer(i).experts.shared.intermediate > 0) {
-      count(of_layer(i, {n.shared + "up_proj"}), shared_gate_up(i), found);
-      count(of_layer(i, {n.shared + "down_proj"}), shared_down(i), found);
+      count(shared_up_names(i), shared_gate_up(i), found);
+      count(of_layer(i, {n.shared + n.shared_down}), shared_down(i), found);
     }
   }
   if (checkpoint_ != nullptr && !config_.tied_embeddings) {

@@ -54,6 +54,7 @@ class GpuFormats {
   Names of_layer(int layer, Names names) const;
   Names qkv_names(int layer) const;
   Names gate_up_names(int layer) const;
+  Names shared_up_names(int layer) const;
   /// Of what a rank has some inputs of, unless it has some outputs.
   LinearFormat of_inputs(const Names& parts, int in) const;
   LinearFormat of(const Names& parts, int in) const;

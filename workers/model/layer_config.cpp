@@ -33,7 +33,8 @@ std::vector<std::string> layer_kinds(const Settings& s, int layers) {
 bool windowed_by_pattern(const Settings& s, const Family& family, int layer) {
   if (family.windows == Windows::behind) return layer >= s.integer("max_window_layers", 0, 4096);
   if (!s.has("sliding_window_pattern")) {
-    return family.window_pattern == 0 || (layer + 1) % family.window_pattern != 0;
+    const int counted = family.full_first ? layer : layer + 1;
+    return family.window_pattern == 0 || counted % family.window_pattern != 0;
   }
   if (!s.at("sliding_window_pattern").is_string()) {
     return (layer + 1) % s.integer("sliding_window_pattern", 1, 4096) != 0;
@@ -59,7 +60,7 @@ std::vector<int> read_windows(const Settings& s, const Family& family, int layer
     if (!s.has("layer_types")) return windows;
     const char* same = window > 0 ? kWindowed : kFull;
     for (const Json& type : s.at("layer_types")) {
-      if (type != same) {
+      if (type != same && !(window == 0 && type == "attention")) {  // Granite's word
         s.refuse("layer_types",
                  type.dump() + " is not supported, only " + same + " is in " + family.name());
       }
@@ -163,7 +164,8 @@ AttentionSpec read_attention(const Settings& s, const Family& family, int head_d
     a.scale = 1.0 / std::sqrt(s.positive("query_pre_attn_scalar"));
   }
   if (family_reads(family, "attention_multiplier")) {
-    a.scale = s.positive("attention_multiplier");
+    const bool may_lack = family.scale_by_head && !s.has("attention_multiplier");
+    if (!may_lack) a.scale = s.positive("attention_multiplier");
   }
   if (family_reads(family, "attn_logit_softcapping")) {
     a.soft_cap = s.positive_or("attn_logit_softcapping", 0);
@@ -259,7 +261,7 @@ ExpertSpec read_experts(const Settings& s, const Family& family) {
   if (style.groups) {
     e.group_pairs = style.group_pairs;
     read_groups(s, style, e);
-    e.scale = s.positive_or("routed_scaling_factor", 1.0);
+    e.scale = s.positive_or(style.scale, 1.0);
   }
   if (style.clamped) {
     e.expert.bias = true;
@@ -278,7 +280,7 @@ ExpertSpec read_experts(const Settings& s, const Family& family) {
 
 void refuse_experts(const Settings& s, const Family& family) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-    if (s.has(key)) s.refuse(key, "is not supported in " + family.name());
+    if (s.has(key) && s.at(key) != 0) s.refuse(key, "is not supported in " + family.name());
   }
 }
 
@@ -294,7 +296,7 @@ void read_layers(const Settings& s, const Family& family, ModelConfig& c) {
   if (family_reads(family, "residual_multiplier")) {
     layer.residual = s.positive_or("residual_multiplier", 1.0);
   }
-  const MlpSpec dense = read_mlp(s, family, "intermediate_size");
+  const MlpSpec dense = read_mlp(s, family, family.mlp_key);
   std::vector<bool> sparse(static_cast<std::size_t>(c.layers), false);
   ExpertSpec experts;
   if (family.experts != nullptr) {
@@ -318,7 +320,8 @@ void read_head(const Settings& s, const Family& family, ModelConfig& c) {
     c.embedding_scale = s.positive_or("embedding_multiplier", 1.0);
   }
   if (family_reads(family, "logits_scaling")) {
-    c.logits_scale = 1.0 / s.positive_or("logits_scaling", 1.0);
+    const double scaling = s.positive_or("logits_scaling", 1.0);
+    c.logits_scale = family.logits_times_scaling ? scaling : 1.0 / scaling;
   }
   if (family_reads(family, "logit_scale")) c.logits_scale = s.positive("logit_scale");
   if (family_reads(family, "final_logit_softcapping")) {

@@ -135,12 +135,15 @@ bool is_part(std::string_view rest, const std::string& name) {
   return !name.empty() && rest.starts_with(name + ".");
 }
 
+bool is_expert(std::string_view rest, const TensorNames& names) {
+  return !names.experts.empty() && rest.starts_with(names.experts) && !is_part(rest, names.router);
+}
+
 void add_tensor(const ModelConfig& config, std::string_view rest, bool vector, std::uint64_t bytes,
                 TensorBytes how, RankWeights& out) {
   const TensorNames& n = config.names;
   const bool latent = config.latent.rank > 0 && (is_part(rest, n.q_a) || is_part(rest, n.kv_a));
-  const bool of_experts = !n.experts.empty() && rest.starts_with(n.experts);
-  if (of_experts) {
+  if (is_expert(rest, n)) {
     (how != TensorBytes::stored ? out.cut : out.experts) += bytes;  // by features on GPUs
   } else if (vector || latent || is_part(rest, n.router) || is_part(rest, n.shared_gate)) {
     out.repeated += bytes;
@@ -345,7 +348,7 @@ RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint
       rest.remove_prefix(layers.size());
       const int layer = layer_of(rest);
       if (layer < 0 || layer >= config.layers) continue;  // of a part that is not served
-      const bool expert = !names.experts.empty() && rest.starts_with(names.experts);
+      const bool expert = is_expert(rest, names);
       const bool widened = expert || (config.latent.rank > 0 && is_part(rest, names.kv_b));
       const cuda::ExpertFormat format =
           stored ? cuda::ExpertFormat::bf16 : formats[static_cast<std::size_t>(layer)];

@@ -176,7 +176,11 @@ void read_both_kinds(const Settings& top, const Settings& s, const Family& famil
     }
   }
   for (std::size_t i = 0; i < kinds.size(); ++i) {
-    if (s.has(kinds[i])) read_scaling(top, s.object(kinds[i]), family, c.ropes[i], c);
+    if (!s.has(kinds[i])) continue;
+    const Settings kind = s.object(kinds[i]);
+    // transformers looks for it beside the kinds.
+    if (!kind.flag_or("truncate", true)) kind.refuse("truncate", "false is not supported here");
+    read_scaling(top, kind, family, c.ropes[i], c);
   }
 }
 

@@ -166,15 +166,15 @@ std::vector<MatrixParts> matrices_of(const ModelConfig& c, const Checkpoint& che
   const ExpertSpec& e = layer.experts;
   const bool each = experts_apart(n, &checkpoint, prefix + n.experts);
   for (int i = 0; i < (each ? 0 : e.count); ++i) {  // one tensor for all, gate and up in it
-    add_feed_forward(prefix + n.experts, {"gate_up_proj", "", "", "down_proj"}, e.expert, c.hidden,
+    add_feed_forward(prefix + n.experts, {n.stacked_up, "", "", n.stacked_down}, e.expert, c.hidden,
                      found);
   }
   for (int i = 0; i < (each ? e.count : 0); ++i) {
     add_feed_forward(prefix + n.experts + std::to_string(i) + ".",
                      {"", n.expert_gate, n.expert_up, n.expert_down}, e.expert, c.hidden, found);
   }
-  add_feed_forward(prefix + n.shared, {"", "gate_proj", "up_proj", "down_proj"}, e.shared, c.hidden,
-                   found);
+  add_feed_forward(prefix + n.shared, {n.shared_gate_up, "gate_proj", "up_proj", n.shared_down},
+                   e.shared, c.hidden, found);
   return found;
 }
 

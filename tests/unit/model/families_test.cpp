@@ -763,6 +763,10 @@ TEST(Families, GpusTakeAllAndFuseLlamasPattern) {
       {"minimax_m2", false},   {"gemma", false},
       {"ministral3", false},   {"vaultgemma", false},
       {"dots1", false},        {"ernie4_5_moe", false},
+      {"granitemoe", false},   {"granitemoeshared", false},
+      {"granite4", false},     {"hyperclovax", false},
+      {"exaone_moe", false},   {"hy_v3", false},
+      {"cwm", false},          {"mellum", false},
   };
   for (const auto& [name, fused] : cases) {
     EXPECT_EQ(has_fused_layers(parse(file_of(name))), fused) << name;

@@ -7,8 +7,9 @@ namespace baton {
 const std::vector<Family>& families() {
   static const std::vector<Family> kFamilies = [] {
     std::vector<Family> all;
-    for (const auto table : {deepseek_families, llama_families, olmo_families, phi_families,
-                             glm_families, gemma_families, gpt_oss_families, picture_families}) {
+    for (const auto table :
+         {deepseek_families, llama_families, olmo_families, phi_families, glm_families,
+          gemma_families, gpt_oss_families, granite_families, picture_families}) {
       for (Family& family : table()) all.push_back(std::move(family));
     }
     return all;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "workers/model/families/tensor_names.h"
@@ -39,7 +40,8 @@ struct ExpertStyle {
   std::string other_scores = {};  // what `scoring_func` may call the router's scores, too
   bool router_bias = false;
   bool choice_bias = false;
-  bool groups = false;  // `n_group`, `topk_group`, `routed_scaling_factor`
+  bool groups = false;  // `n_group`, `topk_group`, and the factor of all weights:
+  std::string scale = "routed_scaling_factor";
   bool greedy = false;  // or none, if `topk_method` says so
   bool group_pairs = true;
   bool sparse_step = true;     // `decoder_sparse_step`, `mlp_only_layers`
@@ -52,7 +54,8 @@ struct ExpertStyle {
 };
 
 struct Family {
-  std::string architecture = {};  // the only one of `architectures`; empty: a text half alone
+  std::string architecture = {};        // the only one of `architectures`; empty: a text half alone
+  std::string other_architecture = {};  // likewise, of the same
   std::string model_type = {};
   std::vector<std::string> other_types =
       {};  // of folders that compute the same under their own name
@@ -64,6 +67,8 @@ struct Family {
 
   /// Keys whose absence means a number of the family's own: they must be there. Null may be one.
   std::vector<std::string> must_say = {};
+  /// Keys that have this value, as JSON, or are not there.
+  std::vector<std::pair<std::string, std::string>> must_be = {};
   /// A JSON object: what transformers takes for keys that are not there.
   std::string defaults = "{}";
   /// Likewise of a text half, whose `text_config` may leave out whatever is a default; a folder's
@@ -86,8 +91,9 @@ struct Family {
   bool sinks = false;
 
   Windows windows = Windows::refused;
-  int window_pattern = 0;  // every n-th layer has none (`sliding_window_pattern` says another n);
-                           // 0: all have one
+  int window_pattern = 0;   // every n-th layer has none (`sliding_window_pattern` says another n);
+                            // 0: all have one
+  bool full_first = false;  // the first of each n has none, not the last
   RopePlaces rope_places = RopePlaces::all;
   bool interleaved = false;  // with `rope_interleave` among `reads`: or as that says
   double theta = 1e4;        // of the angles, where config.json says none
@@ -100,6 +106,7 @@ struct Family {
 
   bool latent = false;  // keys and values are latent: `kv_lora_rank` and the sizes beside it
 
+  std::string mlp_key = "intermediate_size";  // of a dense layer
   std::string act_key = "hidden_act";
   Activation activation = Activation::silu;                  // where config.json says none
   std::vector<Activation> activations = {Activation::silu};  // those that it may say
@@ -107,6 +114,8 @@ struct Family {
   bool gated = true;
   const ExpertStyle* experts = nullptr;  // null: dense
 
+  bool scale_by_head = false;         // scores, where `attention_multiplier` is not said
+  bool logits_times_scaling = false;  // `logits_scaling` is no divisor
   bool embedding_times_root = false;  // the embedding is multiplied by sqrt(hidden)
   bool tied = false;                  // where config.json does not say
   TensorNames names = {};
@@ -130,6 +139,7 @@ const std::vector<MathematicsKey>& mathematics_keys();
 std::vector<Family> gemma_families();
 std::vector<Family> glm_families();
 std::vector<Family> gpt_oss_families();
+std::vector<Family> granite_families();
 std::vector<Family> llama_families();
 std::vector<Family> deepseek_families();
 std::vector<Family> olmo_families();

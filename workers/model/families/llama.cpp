@@ -32,6 +32,26 @@ TensorNames minimax_names() {
   return names;
 }
 
+const ExpertStyle kHyExperts = {.normalise = true,
+                                .always_normalises = true,
+                                .router = RouterKind::sigmoid,
+                                .choice_bias = true,
+                                .groups = true,
+                                .scale = "router_scaling_factor",
+                                .sparse_step = false,
+                                .leading_dense = true,
+                                .shared_count = "num_shared_experts"};
+
+TensorNames hy_names() {
+  TensorNames names;
+  names.router = "mlp.router.gate";
+  names.choice_bias = "mlp.expert_bias";
+  names.shared = "mlp.shared_mlp.";
+  return names;
+}
+
+const ExpertStyle kMellumExperts = {.normalise = true, .sparse_step = false, .leading_dense = true};
+
 const ExpertStyle kErnieExperts = {.count = {"num_experts", "moe_num_experts"},
                                    .active = {"num_experts_per_tok", "moe_k"},
                                    .normalise = true,
@@ -128,11 +148,41 @@ std::vector<Family> llama_families() {
        .reads = {"qkv_bias"},
        .windows = Windows::switched,
        .experts = &kQwen2Experts},
-      {.architecture = "GraniteForCausalLM",
-       .model_type = "granite",
-       .reads = {"mlp_bias", "embedding_multiplier", "attention_multiplier", "residual_multiplier",
-                 "logits_scaling"},
-       .bias_key = "attention_bias"},
+      {.architecture = "CwmForCausalLM",
+       .model_type = "cwm",
+       .must_say = {kv, "sliding_window"},
+       .defaults = R"({"rope_parameters": {
+                         "rope_type": "llama3", "rope_theta": 1000000.0, "factor": 16.0,
+                         "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                         "original_max_position_embeddings": 8192}})",
+       .reads = {"mlp_bias"},
+       .norm = {.eps = 1e-5},
+       .windows = Windows::listed,
+       .window_pattern = 4,
+       .full_first = true,
+       .theta = 1e6},
+      {.architecture = "HYV3ForCausalLM",
+       .model_type = "hy_v3",
+       .must_say = {kv, "head_dim", "num_experts_per_tok"},
+       .defaults = R"({"first_k_dense_replace": 1, "router_scaling_factor": 2.826})",
+       .reads = {"mlp_bias"},
+       .norm = {.eps = 1e-5},
+       .qk_norm = QkNorm::head,
+       .bias_key = "attention_bias",
+       .theta = 11158840.0,
+       .experts = &kHyExperts,
+       .names = hy_names()},
+      {.architecture = "MellumForCausalLM",
+       .model_type = "mellum",
+       .must_say = {kv, "num_experts_per_tok", "sliding_window"},
+       .defaults = R"({"first_k_dense_replace": 0, "head_dim": 128})",
+       .qk_norm = QkNorm::head,
+       .bias_key = "attention_bias",
+       .windows = Windows::listed,
+       .window_pattern = 1,
+       .theta = 5e5,
+       .local_theta = 1e4,
+       .experts = &kMellumExperts},
       {.architecture = "MiniMaxM2ForCausalLM",
        .model_type = "minimax_m2",
        .must_say = {kv, "head_dim", "num_experts_per_tok"},

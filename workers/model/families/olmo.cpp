@@ -1,5 +1,5 @@
-// Families that norm what a layer's parts give, and q and k: OLMo 2 and 3, EXAONE 4. OLMoE norms q
-// and k alone, and what goes into the parts.
+// Families that norm what a layer's parts give, and q and k: OLMo 2 and 3, EXAONE 4. OLMoE and
+// K-EXAONE norm q and k alone, and what goes into the parts.
 #include "workers/model/families/family.h"
 
 namespace baton {
@@ -9,6 +9,23 @@ TensorNames names_of_norms_after() {
   TensorNames names;
   names.attention_after = "post_attention_layernorm";
   names.mlp_after = "post_feedforward_layernorm";
+  return names;
+}
+
+const ExpertStyle kExaoneExperts = {.count = {"num_experts"},
+                                    .normalise = true,
+                                    .router = RouterKind::sigmoid,
+                                    .choice_bias = true,
+                                    .groups = true,
+                                    .sparse_step = false,
+                                    .leading_dense = true,
+                                    .shared_count = "num_shared_experts"};
+
+TensorNames exaone_moe_names() {
+  TensorNames names;
+  names.choice_bias = "mlp.e_score_correction_bias";
+  names.shared = "mlp.shared_experts.";
+  names.other_parts = {"mtp."};  // layers that guess ahead
   return names;
 }
 
@@ -54,6 +71,18 @@ std::vector<Family> olmo_families() {
        .window_pattern = 4,
        .rope_places = RopePlaces::windowed,
        .names = names_of_norms_after()},
+      {.architecture = "ExaoneMoEForCausalLM",
+       .other_architecture = "ExaoneMoeForCausalLM",
+       .model_type = "exaone_moe",
+       .must_say = {"num_key_value_heads", "sliding_window", "num_experts_per_tok"},
+       .defaults = R"({"first_k_dense_replace": 1, "routed_scaling_factor": 2.5})",
+       .norm = {.eps = 1e-5},
+       .qk_norm = QkNorm::head,
+       .windows = Windows::listed,
+       .window_pattern = 4,
+       .rope_places = RopePlaces::windowed,
+       .experts = &kExaoneExperts,
+       .names = exaone_moe_names()},
   };
 }
 

@@ -58,8 +58,18 @@ struct TensorNames {
   std::string expert_gate = "gate_proj";
   std::string expert_up = "up_proj";
   std::string expert_down = "down_proj";
+  std::string stacked_up = "gate_up_proj";  // of all experts in one tensor, its whole name
+  std::string stacked_down = "down_proj";
   std::string shared = "mlp.shared_expert.";  // gate_proj and so on behind it
+  std::string shared_gate_up;                 // one tensor for the two
+  std::string shared_down = "down_proj";
   std::string shared_gate = "mlp.shared_expert_gate";
+
+  /// Of what every token takes, behind `shared`.
+  std::vector<std::string> shared_up_parts() const {
+    if (!shared_gate_up.empty()) return {shared_gate_up};
+    return {"gate_proj", "up_proj"};
+  }
 
   /// Tensors whose names begin like this belong to parts that are not served: pictures, sound.
   std::vector<std::string> other_parts;
