@@ -3,7 +3,8 @@
 
     fuzz_shapes.py PROGRAM [--families NAME ...] [--seeds FIRST LAST] [--log FILE]
 
-PROGRAM is baton-bench-worker. A shape that transformers does not build is drawn again. Exit status 1: a shape is refused
+With --quantised the linear layers are stored quantised, in a format drawn as well, and what transformers runs are the
+values that they stand for. PROGRAM is baton-bench-worker. A shape that transformers does not build is drawn again. Exit status 1: a shape is refused
 or served with other numbers. Wants transformers 5; about a second a shape.
 """
 import argparse
@@ -20,7 +21,8 @@ import transformers
 
 import fuzz_configs
 from families import FAMILIES
-from make_logits import MODELS, make_model, part_experts
+import quantized
+from make_logits import MODELS, make_model, make_quantized, part_experts
 
 # Drawn from, whole or scaled; a list of layers follows the number of layers.
 PICKS = {
@@ -58,11 +60,70 @@ def drawn(settings, rng):
     return new
 
 
+def quantization(rng):
+    """quantization_config of some kind."""
+    fp8 = {"quant_method": "fp8", "activation_scheme": rng.choice(["dynamic", "static"])}
+    return rng.choice([
+        {"quant_method": "gptq", "bits": rng.choice([4, 8]), "group_size": rng.choice([-1, 8, 16, 32]), "sym": False,
+         "desc_act": False} | rng.choice([{}, {"checkpoint_format": "gptq_v2"}]),
+        {"quant_method": "gptq", "bits": 4, "group_size": rng.choice([8, 16, 32]), "sym": False, "desc_act": True},
+        {"quant_method": "awq", "bits": 4, "group_size": rng.choice([16, 32]), "version": "gemm", "zero_point": True},
+        fp8 | {"weight_block_size": rng.choice([None, [8, 16], [24, 40], [128, 128]])},
+        quantized.MODELS["fp8_channel"][3],
+        quantized.packed_config(rng.choice([4, 8]), rng.choice([-1, 8, 16]), rng.choice([True, False])),
+        {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+    ])
+
+
+# Families whose layers are stored by themselves, and with all experts in one tensor.
+QUANTISED = ("gqa_tied_llama3", "qwen2_bias", "qwen3_norms", "mixtral", "qwen3_moe", "mistral_window", "olmo2", "gemma2",
+             "glm4", "phi3", "deepseek_v3", "mistral4", "granite", "ernie4_5_moe", "starcoder2", "exaone_moe")
+# What all formats take: multiples of 16, none of them a multiple of all groups.
+EVEN = {key: [16, 32, 48, 80, 96] for key in ("hidden_size", "intermediate_size", "moe_intermediate_size", "q_lora_rank")} \
+    | {"head_dim": [16, 32], "kv_lora_rank": [16, 32], "qk_nope_head_dim": [16], "qk_rope_head_dim": [16],
+       "v_head_dim": [16, 32], "num_attention_heads": [1, 2, 3]}
+
+
+def one_quantised(o, name, model_type, settings, seed, rng):
+    for _ in range(20):
+        changed = json.loads(json.dumps(settings))
+        inner = changed.get("text_config", changed)
+        for key, values in EVEN.items():
+            if inner.get(key):
+                inner[key] = rng.choice(values)
+        heads = inner["num_attention_heads"]
+        if inner.get("num_key_value_heads"):
+            inner["num_key_value_heads"] = heads if "kv_lora_rank" in inner else 1
+        if "head_dim" not in inner and "kv_lora_rank" not in inner:
+            inner["hidden_size"] = 16 * heads
+        config = quantization(rng)
+        with tempfile.TemporaryDirectory() as path:
+            folder = pathlib.Path(path) / name
+            folder.mkdir()
+            try:
+                model, _ = make_quantized(folder, model_type, changed, torch.bfloat16, config, "config.json", seed)
+            except Exception:  # a shape that there is not
+                continue
+            tokens = torch.randint(0, 50, (fuzz_configs.TOKENS,), generator=torch.Generator().manual_seed(5))
+            with torch.inference_mode():
+                logs = model.eval()(tokens[None]).logits[0].double().log_softmax(1)
+            answer = fuzz_configs.served(o.program, folder, tokens)
+        said = f"{name} seed {seed} {json.dumps(config)} {json.dumps(changed)}: "
+        kind, result = "refused", answer
+        if not isinstance(answer, str):
+            off = fuzz_configs.distance(answer, logs, tokens)
+            kind, result = ("same" if off < fuzz_configs.MOST else "WRONG"), f"off by {off:.2g}"
+        print(f"{kind}: {said}{result}", file=o.log, flush=True)
+        return kind
+    return "no shape"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="baton-bench-worker")
     parser.add_argument("--families", nargs="*", help="of the golden models; default: all that are not quantised")
     parser.add_argument("--seeds", nargs=2, type=int, default=[0, 3], metavar=("FIRST", "LAST"))
+    parser.add_argument("--quantised", action="store_true")
     parser.add_argument("--log", type=argparse.FileType("w"), default=sys.stdout)
     o = parser.parse_args()
     warnings.filterwarnings("ignore")
@@ -77,6 +138,10 @@ def main():
             continue
         for seed in range(o.seeds[0], o.seeds[1] + 1):
             rng = random.Random(f"{name} {seed}")
+            if o.quantised:
+                if name in QUANTISED:
+                    counts[one_quantised(o, name, model_type, settings, seed, rng)] += 1
+                continue
             counts[one(o, name, model_type, settings, dtype, old, seed, rng)] += 1
     print(dict(counts), flush=True)
     return 1 if counts["WRONG"] + counts["refused"] + counts["SERVED ALONE"] else 0
