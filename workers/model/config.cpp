@@ -157,6 +157,7 @@ void read_ids(const Settings& s, ModelConfig& c) {
 
 /// The text half of a folder whose other parts are not served. `s`: the whole file.
 void read_text_half(const Settings& s, const Family& folder, ModelConfig& c) {
+  if (!s.flag_or("is_causal", true)) s.refuse("is_causal", "false is not supported");
   const bool inside = s.has("text_config");
   const Settings said = inside ? s.object("text_config") : s;
   const Family& family =

@@ -261,8 +261,8 @@ ExpertSpec read_experts(const Settings& s, const Family& family) {
   if (style.groups) {
     e.group_pairs = style.group_pairs;
     read_groups(s, style, e);
-    e.scale = s.positive_or(style.scale, 1.0);
   }
+  if (!style.scale.empty()) e.scale = s.positive_or(style.scale, 1.0);
   if (style.clamped) {
     e.expert.bias = true;
     e.expert.limit = s.positive_or("swiglu_limit", 7.0);

@@ -168,7 +168,7 @@ bool by_kind(const Json& parameters) {
                      [](const Json& value) { return value.is_object(); });
 }
 
-void read_both_kinds(const Settings& top, const Settings& s, const Family& family, ModelConfig& c) {
+void read_both_kinds(const Settings& s, const Family& family, ModelConfig& c) {
   const std::vector<std::string> kinds = {"full_attention", "sliding_attention"};
   for (const auto& [key, value] : s.json().items()) {
     if (std::find(kinds.begin(), kinds.end(), key) == kinds.end()) {
@@ -180,7 +180,7 @@ void read_both_kinds(const Settings& top, const Settings& s, const Family& famil
     const Settings kind = s.object(kinds[i]);
     // transformers looks for it beside the kinds.
     if (!kind.flag_or("truncate", true)) kind.refuse("truncate", "false is not supported here");
-    read_scaling(top, kind, family, c.ropes[i], c);
+    read_scaling(kind, kind, family, c.ropes[i], c);
   }
 }
 
@@ -220,9 +220,10 @@ void read_ropes(const Settings& s, const Family& family, ModelConfig& c) {
       s.refuse(key, "do not say of which kind of layers they are");
     }
     if (c.ropes.size() > 1 && kinds) {
-      read_both_kinds(s, scaling, family, c);
+      read_both_kinds(scaling, family, c);
     } else {
-      read_scaling(s, scaling, family, c.ropes.front(), c);
+      // Of two kinds of angles none knows the outer keys, as in transformers.
+      read_scaling(c.ropes.size() > 1 ? scaling : s, scaling, family, c.ropes.front(), c);
     }
     return;
   }

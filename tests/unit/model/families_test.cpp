@@ -536,6 +536,15 @@ TEST(Families, DefaultsAreThoseOfTransformers) {
   EXPECT_EQ(parse(exaone).layer(0).attention.rope, 0);
   exaone["sliding_window"] = 7;
   EXPECT_EQ(parse(exaone).layer(0).attention.rope, -1);
+  // Two kinds of angles do not know the outer key; groups are of families that have them.
+  Json mellum = file_of("mellum");
+  const std::string inner = describe(parse(mellum));
+  mellum["original_max_position_embeddings"] = 20;
+  EXPECT_EQ(describe(parse(mellum)), inner);
+  Json hy = file_of("hy_v3");
+  hy["n_group"] = 2;
+  EXPECT_EQ(experts(hy).groups, 1);
+  EXPECT_EQ(experts(hy).scale, 1.7);
   // A number with two names.
   Json ernie = file_of("ernie4_5_moe");
   ernie["num_experts_per_tok"] = ernie["moe_k"];
@@ -688,6 +697,7 @@ TEST(Families, RefuseWhatTheirSpecsCannotSay) {
       {"deepseek_v2", "rope_interleave", false},
       {"glm4", "rope_interleave", false},
       {"mha", "is_causal", false},
+      {"llava", "is_causal", false},
       {"minimax_m2", "norm_topk_prob", false},
       {"gpt_oss", "norm_topk_prob", false},
       {"gemma3", "attn_logit_softcapping", 1.0},

@@ -10,6 +10,7 @@ const ExpertStyle kV3Experts = {.count = {"n_routed_experts", "num_local_experts
                                 .router = RouterKind::sigmoid,
                                 .choice_bias = true,
                                 .groups = true,
+                                .scale = "routed_scaling_factor",
                                 .sparse_step = false,
                                 .leading_dense = true,
                                 .shared_count = "n_shared_experts"};
@@ -18,6 +19,7 @@ const ExpertStyle kV3Experts = {.count = {"n_routed_experts", "num_local_experts
 const ExpertStyle kV2Experts = {.count = {"n_routed_experts", "num_local_experts"},
                                 .may_normalise = false,
                                 .groups = true,
+                                .scale = "routed_scaling_factor",
                                 .greedy = true,
                                 .group_pairs = false,
                                 .sparse_step = false,
@@ -26,6 +28,7 @@ const ExpertStyle kV2Experts = {.count = {"n_routed_experts", "num_local_experts
 const ExpertStyle kMistralExperts = {.count = {"n_routed_experts", "num_local_experts"},
                                      .normalise = true,
                                      .groups = true,
+                                     .scale = "routed_scaling_factor",
                                      .sparse_step = false,
                                      .leading_dense = true,
                                      .shared_count = "n_shared_experts"};

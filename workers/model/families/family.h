@@ -40,9 +40,9 @@ struct ExpertStyle {
   std::string other_scores = {};  // what `scoring_func` may call the router's scores, too
   bool router_bias = false;
   bool choice_bias = false;
-  bool groups = false;  // `n_group`, `topk_group`, and the factor of all weights:
-  std::string scale = "routed_scaling_factor";
-  bool greedy = false;  // or none, if `topk_method` says so
+  bool groups = false;     // `n_group`, `topk_group`
+  std::string scale = {};  // key of a factor of all weights
+  bool greedy = false;     // or none, if `topk_method` says so
   bool group_pairs = true;
   bool sparse_step = true;     // `decoder_sparse_step`, `mlp_only_layers`
   bool leading_dense = false;  // `first_k_dense_replace`; `mlp_layer_types` comes first

@@ -11,6 +11,7 @@ const ExpertStyle kGlmExperts = {.count = {"n_routed_experts", "num_local_expert
                                  .router = RouterKind::sigmoid,
                                  .choice_bias = true,
                                  .groups = true,
+                                 .scale = "routed_scaling_factor",
                                  .sparse_step = false,
                                  .leading_dense = true,
                                  .shared_count = "n_shared_experts"};

@@ -17,6 +17,7 @@ const ExpertStyle kExaoneExperts = {.count = {"num_experts"},
                                     .router = RouterKind::sigmoid,
                                     .choice_bias = true,
                                     .groups = true,
+                                    .scale = "routed_scaling_factor",
                                     .sparse_step = false,
                                     .leading_dense = true,
                                     .shared_count = "num_shared_experts"};
