@@ -92,7 +92,9 @@ inline const std::vector<std::string>& family_models() {
                                                   "exaone_moe",
                                                   "hy_v3",
                                                   "cwm",
-                                                  "mellum"};
+                                                  "mellum",
+                                                  "qwen2_windows",
+                                                  "qwen3_moe_window"};
   return kNames;
 }
 

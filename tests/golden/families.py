@@ -244,6 +244,11 @@ FAMILIES = {
         mlp_layer_types=["dense", "sparse", "sparse"],
         rope_parameters={"full_attention": YARN | {"truncate": True}, "sliding_attention": plain(100.0)}),
                BF16, False),
+    "qwen2_windows": ("qwen2", sizes(40, 3, 4, 2, 50, 61, use_sliding_window=True, sliding_window=20,
+                                     max_window_layers=1, rope_parameters=plain(500.0)), BF16, False),
+    "qwen3_moe_window": ("qwen3_moe", sizes(
+        32, 2, 4, 2, 40, 60, head_dim=12, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=20,
+        use_sliding_window=True, sliding_window=20, rope_parameters=plain(500.0)), BF16, False),
 }
 # What config.json calls them, where transformers calls it otherwise.
 OWN_TYPES = {"kimi_k2": "kimi_k2"}

@@ -49,14 +49,17 @@ bool windowed_by_pattern(const Settings& s, const Family& family, int layer) {
 /// The window of every layer, 0 where there is none.
 std::vector<int> read_windows(const Settings& s, const Family& family, int layers) {
   int window = 0;
-  if (s.has("sliding_window") && family.windows != Windows::switched) {
-    if (family.windows == Windows::refused) {
+  const bool off =
+      family_reads(family, "use_sliding_window") && !s.flag_or("use_sliding_window", false);
+  const Windows kind = off ? Windows::switched : family.windows;
+  if (s.has("sliding_window") && kind != Windows::switched) {
+    if (kind == Windows::refused) {
       s.refuse("sliding_window", "is not supported in " + family.name());
     }
     window = s.integer("sliding_window", 1, 1 << 27);
   }
   std::vector<int> windows(static_cast<std::size_t>(layers), window);
-  if (family.windows != Windows::listed && family.windows != Windows::behind) {
+  if (kind != Windows::listed && kind != Windows::behind) {
     if (!s.has("layer_types")) return windows;
     const char* same = window > 0 ? kWindowed : kFull;
     for (const Json& type : s.at("layer_types")) {

@@ -199,6 +199,14 @@ TEST(ModelConfig, FamiliesDifferInTheirSettings) {
   EXPECT_TRUE(parse(qwen2).layer(0).attention.qkv_bias);
   EXPECT_EQ(parse(qwen2).layer(0).attention.qk_norm, QkNorm::none);
   EXPECT_EQ(parse(qwen2).layer(0).attention.window, 0);
+  EXPECT_EQ(parse(qwen2).layer(2).attention.window, 0);
+  qwen2["use_sliding_window"] = true;
+  EXPECT_EQ(parse(qwen2).layer(1).attention.window, 0);
+  EXPECT_EQ(parse(qwen2).layer(2).attention.window, 32);
+  qwen2.erase("sliding_window");
+  EXPECT_EQ(parse(qwen2).layer(2).attention.window, 4096);
+  qwen2.erase("max_window_layers");
+  EXPECT_EQ(parse(qwen2).layer(2).attention.window, 0);
 
   Json qwen3 = family("Qwen3ForCausalLM", "qwen3");
   qwen3.update({{"head_dim", 32}, {"layer_types", {"full_attention", "full_attention"}}});
@@ -247,7 +255,7 @@ TEST(ModelConfig, ExpertsAreDataOfTheFamily) {
       {"num_local_experts", 0},   {"num_local_experts", 100000},    {"num_experts_per_tok", 9},
       {"num_experts_per_tok", 0}, {"num_experts_per_tok", nullptr}, {"decoder_sparse_step", 0},
       {"mlp_only_layers", {3}},   {"mlp_only_layers", {-1}},        {"moe_intermediate_size", 0},
-      {"norm_topk_prob", "yes"},  {"attention_bias", true},         {"use_sliding_window", true},
+      {"norm_topk_prob", "yes"},  {"attention_bias", true},         {"use_sliding_window", "yes"},
   };
   for (const auto& [key, value] : cases) {
     Json json = qwen;
@@ -354,12 +362,10 @@ TEST(ModelConfig, RefusesWhatAFamilyDoesNotHave) {
       {mistral, "mlp_bias", true},
       {mistral, "model_type", "llama"},
       {mistral, "architectures", {"MistralForCausalLM", "LlamaForCausalLM"}},
-      {qwen2, "use_sliding_window", true},
       {qwen2, "layer_types", {"full_attention", "sliding_attention"}},
       {qwen2, "model_type", "qwen2_vl"},
       {qwen2, "use_mrope", true},
       {qwen3, "attention_bias", true},
-      {qwen3, "use_sliding_window", true},
       {qwen3, "num_experts", 8},
       {qwen3, "architectures", {"Qwen3NextForCausalLM"}},
   };

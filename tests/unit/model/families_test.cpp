@@ -675,6 +675,7 @@ TEST(Families, RefuseWhatTheirSpecsCannotSay) {
       {"granite", "attention_multiplier", nullptr},
       {"smollm3", "no_rope_layers", {1, 0}},
       {"smollm3", "use_sliding_window", true},
+      {"qwen2_moe", "use_sliding_window", true},
       {"phi3", "partial_rotary_factor", 1.5},
       {"starcoder2", "hidden_act", "relu"},
       {"cohere2", "use_qk_norm", true},

@@ -12,10 +12,11 @@
 namespace baton {
 
 /// Which layers have a sliding window.
+/// With `use_sliding_window` among `reads`: if that says so, else none.
 enum class Windows : std::uint8_t {
   refused,   // the family has none
   all,       // `sliding_window` is that of every layer, null is none
-  switched,  // it counts with use_sliding_window alone, which is refused: it mixes layers
+  switched,  // it counts with use_sliding_window alone, which is refused
   listed,    // `layer_types` says which; without it, each but every `window_pattern`-th
   behind,    // likewise, but without it each from layer `max_window_layers` on
 };
