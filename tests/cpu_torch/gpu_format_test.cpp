@@ -117,6 +117,23 @@ TEST(GpuFormat, GroupsOfAPowerOfTwoStayQuantised) {
   EXPECT_EQ(of(QuantMethod::fp8, 0, 144).groups, 1);
   EXPECT_EQ(of(QuantMethod::fp8, 128, 144).groups, 2);
   EXPECT_EQ(of(QuantMethod::fp8, 32, 144).format, WeightFormat::bf16);
+  // Of a rank: 192 inputs from within a group on.
+  const auto some = [&](QuantMethod method, int group, const Slice& inputs) {
+    return gpu_linear_format(quantized(method, group), nullptr, part, 768, inputs);
+  };
+  for (const QuantMethod method : {QuantMethod::gptq, QuantMethod::awq, QuantMethod::packed}) {
+    EXPECT_EQ(some(method, 128, {192, 192}).format, WeightFormat::int4);
+    EXPECT_EQ(some(method, 128, {192, 192}).groups, 3);
+    EXPECT_EQ(some(method, 128, {192, 192}).group_shift, 6);
+    EXPECT_EQ(some(method, 128, {96, 96}).group_shift, 5);
+    EXPECT_EQ(some(method, 128, {48, 96}).format, WeightFormat::bf16) << "groups of 16";
+    EXPECT_EQ(some(method, 128, {192, 64}).groups, 1) << "within one";
+    EXPECT_EQ(some(method, 128, {128, 192}).group_shift, 7);
+  }
+  EXPECT_EQ(some(QuantMethod::fp8, 128, {192, 192}).format, WeightFormat::bf16);
+  ModelConfig ordered = quantized(QuantMethod::gptq, 128);
+  ordered.quantization.act_order = true;
+  EXPECT_EQ(gpu_linear_format(ordered, nullptr, part, 768, {192, 192}).format, WeightFormat::bf16);
 }
 
 TEST(GpuFormat, EightRowsShareTheScalesOfBlocks) {

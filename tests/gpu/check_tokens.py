@@ -185,6 +185,8 @@ FAMILIES["glm4_moe_64"] = ("Glm4MoeConfig", BY_PARTS["glm4_moe"][1] | UNGROUPED)
 FAMILIES["deepseek_v2_64"] = ("DeepseekV2Config", BY_PARTS["deepseek_v2"][1] | UNGROUPED | {"topk_method": "greedy"})
 FAMILIES["deepseek_v3_one"] = ("DeepseekV3Config", BY_PARTS["deepseek_v3"][1] | UNGROUPED)
 FAMILIES["qwen3_moe_fp8"] = ("Qwen3MoeConfig", FAMILIES["qwen3_moe"][1] | {"moe_intermediate_size": 128})
+# Of two GPUs one begins within a group of 128.
+FAMILIES["qwen3_moe_384"] = ("Qwen3MoeConfig", FAMILIES["qwen3_moe"][1] | {"moe_intermediate_size": 384})
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": False, "sym": True}
 # name -> (family, quantization_config)
 QUANTIZED = {
@@ -207,7 +209,7 @@ QUANTIZED = {
     "packed4-moe": ("mixtral", quantized.packed_config(4, 64, True)),
     # Experts kept as four bits.
     "gptq-moe-64": ("qwen3_moe_fp8", GPTQ | {"sym": False}),
-    "awq-moe": ("qwen3_moe_fp8", {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm",
+    "awq-moe": ("qwen3_moe_384", {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm",
                                   "zero_point": True}),
     "fp8-mistral4": ("mistral4", quantized.MODELS["mistral4_fp8"][3]),  # its experts in one tensor
     "awq-glm4-moe": ("glm4_moe", {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm",

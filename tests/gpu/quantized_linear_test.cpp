@@ -571,6 +571,50 @@ TEST_F(QuantizedLinearTest, DequantizedWeightsAreTheValues) {
 }
 
 /// Gate and up, eight rows of each in turns, and a part behind another.
+/// As a rank has them: the scales of all groups come along.
+TEST_F(QuantizedLinearTest, InputsFromWithinAGroupOn) {
+  struct Case {
+    int first, count, groups, shift;
+  };
+  for (const Case& c : {Case{160, 96, 3, 5}, Case{208, 32, 1, 31}, Case{128, 128, 2, 6}}) {
+    SCOPED_TRACE(c.first);
+    Format format;
+    format.layout = kGptq;
+    format.group = 64;
+    const Stored s(format, 32, 256, 5);
+    const Raw raw(s);
+    QuantizedPart part = raw.part;
+    part.in = c.count;
+    part.weights += size(c.first / 8, s.out) * 4;
+    part.group += c.first;
+    QuantizedWeight q;
+    q.format = WeightFormat::int4;
+    q.groups = c.groups;
+    q.group_shift = c.shift;
+    const Device<std::uint32_t> words(
+        std::vector<std::uint32_t>(weight_words(q.format, s.out, c.count), 0));
+    const Device<std::uint32_t> scales(std::vector<std::uint32_t>(scale_words(s.out, c.groups), 0));
+    q.words = words.get();
+    q.scales = scales.get();
+    const Device<int> nan(std::vector<int>{0});
+    pack_part(part, {0, false}, q, nan.get(), stream_);
+    ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+    const auto packed = words.read();
+    const auto scale = scales.read();
+    for (int row = 0; row < s.out; ++row) {
+      for (int i = 0; i < c.count; ++i) {
+        const WeightPlace place = place_of(q.format, units_of(c.count), row, i);
+        const std::uint32_t word = scale[scale_at(c.groups, row, c.groups == 1 ? 0 : i >> c.shift)];
+        const int number =
+            static_cast<int>(packed[place.word] >> place.bit & 15U) - static_cast<int>(word & 15U);
+        ASSERT_EQ(static_cast<float>(number) * std::bit_cast<float>(word & ~15U),
+                  s.values[size(row, 256) + at(c.first + i)])
+            << row << ", " << i;
+      }
+    }
+  }
+}
+
 TEST_F(QuantizedLinearTest, ScalesThatEightRowsShareAreKeptTwice) {
   for (const bool interleaved : {false, true}) {
     const Stored first(kFormats[7], 256, 384, 5), second(kFormats[7], 256, 384, 6);

@@ -40,6 +40,27 @@ bool consecutive(std::span<const std::int32_t> group, int shift) {
   return true;
 }
 
+/// Groups of `size` inputs, a part of whose inputs begin within one and go beyond it, are as many
+/// smaller ones that share scales; 0: of fewer than 32 inputs.
+int finer(int size, const Slice& inputs) {
+  if (size == 0 || inputs.first % size == 0 || inputs.first / size == (inputs.end() - 1) / size) {
+    return size;
+  }
+  if (!std::has_single_bit(static_cast<unsigned>(size))) return 0;
+  const int found = 1 << std::countr_zero(static_cast<unsigned>(inputs.first));
+  return found >= 32 ? found : 0;
+}
+
+/// Whether all parts' groups are of `size` inputs side by side.
+bool side_by_side(const Quantization& q, const Checkpoint& checkpoint,
+                  std::span<const std::string> parts, int in, int size) {
+  return std::all_of(parts.begin(), parts.end(), [&](const std::string& part) {
+    const auto group = stored_groups(q, checkpoint, part, in);
+    return group &&
+           (group->empty() || consecutive(*group, std::countr_zero(static_cast<unsigned>(size))));
+  });
+}
+
 /// Whether the inputs of a quantised matrix need an order of their own; none: there is none that
 /// serves.
 std::optional<bool> needs_order(const Quantization& q, const Checkpoint& checkpoint,
@@ -114,10 +135,8 @@ LinearFormat whole_format(const ModelConfig& c, const Checkpoint* checkpoint,
     if (kept == WeightFormat::int8) found.format = kept;
   }
   if (inputs.first / group == (inputs.end() - 1) / group) return found;  // one group
-  if (!std::has_single_bit(static_cast<unsigned>(group)) || group < 32 ||
-      inputs.first % group != 0) {
-    return {};
-  }
+  group = finer(group, inputs);
+  if (!std::has_single_bit(static_cast<unsigned>(group)) || group < 32) return {};
   found.group_shift = std::countr_zero(static_cast<unsigned>(group));
   found.groups = static_cast<int>((inputs.count + group - 1) / group);
   return found;
@@ -264,13 +283,11 @@ LinearFormat gpu_linear_format(const ModelConfig& config, const Checkpoint* chec
     return {};
   }
   const bool fp8 = q.method == QuantMethod::fp8;
-  const int size = fp8 ? q.block_columns : q.group;
+  const int stored = fp8 ? q.block_columns : q.group;
+  const int size = finer(stored, inputs);
   LinearFormat found;
   found.format = fp8 ? WeightFormat::fp8 : WeightFormat::int4;
-  // A part that begins within a group and goes beyond it.
-  if (size != 0 && inputs.first % size != 0 && inputs.first / size != (inputs.end() - 1) / size) {
-    return {};
-  }
+  if (size != stored && (fp8 || size == 0 || q.act_order)) return {};
   if (size != 0 && size < in) {
     if (!std::has_single_bit(static_cast<unsigned>(size)) || size < (fp8 ? 64 : 32)) return {};
     if (inputs.first % size != 0) return {};
@@ -284,6 +301,9 @@ LinearFormat gpu_linear_format(const ModelConfig& config, const Checkpoint* chec
   if (checkpoint == nullptr) {
     found.ordered = q.act_order && found.groups > 1;
     return found;
+  }
+  if (size != stored) {
+    return side_by_side(q, *checkpoint, parts, all_inputs, stored) ? found : LinearFormat{};
   }
   const std::optional<bool> ordered =
       needs_order(q, *checkpoint, parts, all_inputs, found.group_shift, inputs);

@@ -49,8 +49,9 @@ ExpertParts gpu_expert_parts(const ModelConfig& config, const Checkpoint* checkp
 /// of a power of two inputs, at least 32 (blocks of FP8: at least 64), or one group for all; parts
 /// that share their inputs must share their order. Of formats that become whole numbers with scales
 /// (GGUF's, packed integers, GPTQ of eight bits) those of four bits with zero points and those of
-/// eight bits without; of a matrix whose parts differ in that all become eight bits. Everything
-/// else is bf16. Without a checkpoint (`load_format: dummy`) every part counts as quantised.
+/// eight bits without; of a matrix whose parts differ in that all become eight bits. Groups of
+/// integers that a rank has a part of are kept as smaller ones with the same scale. Everything else
+/// is bf16. Without a checkpoint (`load_format: dummy`) every part counts as quantised.
 LinearFormat gpu_linear_format(const ModelConfig& config, const Checkpoint* checkpoint,
                                std::span<const std::string> parts, int in);
 /// The same of a rank's part, which has some of the inputs.

@@ -23,6 +23,12 @@ struct StoredRow {
   const float* scale = nullptr;
   const float* zero = nullptr;  // null: nought
   const cpu::GroupedMatrix* from = nullptr;
+  std::int64_t behind = 0;  // inputs of the first group that are not the part's
+
+  /// Where the scale of an input lies, counted from the part's first one.
+  std::int64_t group(std::int64_t input) const {
+    return (behind + input) / from->type.format.group;
+  }
 };
 
 /// Which of the part's features the fused matrix has at `row`; -1: none.
@@ -43,7 +49,7 @@ StoredRow row_at(std::span<const WholePart> parts, std::int64_t row) {
     const std::int64_t group = m.type.format.group;
     const std::int64_t scales = r * (m.in / group) + part.columns.first / group;
     return {m.q.data() + r * m.in + part.columns.first, m.scale.data() + scales,
-            m.second.empty() ? nullptr : m.second.data() + scales, &m};
+            m.second.empty() ? nullptr : m.second.data() + scales, &m, part.columns.first % group};
   }
   return {};
 }
@@ -65,8 +71,7 @@ void fill_row(const StoredRow& row, const LinearFormat& format, int in, int firs
     return;
   }
   for (int i = 0; i < count; ++i) {
-    const int number =
-        row.q[first + i] - static_cast<int>(row.zero[(first + i) >> format.group_shift]);
+    const int number = row.q[first + i] - static_cast<int>(row.zero[row.group(first + i)]);
     if (number < -128 || number > 127) refuse_zero(row);
     to[static_cast<std::size_t>(i)] = static_cast<std::uint8_t>(number);
   }
@@ -104,11 +109,14 @@ void write_int8(const Unit& unit, std::uint32_t* words) {
   }
 }
 
-std::uint32_t scale_word(const StoredRow& row, WeightFormat format, int group) {
+/// Of group `group` of the format.
+std::uint32_t scale_word(const StoredRow& row, const LinearFormat& format, int group) {
   if (row.q == nullptr) return 0;
-  const std::uint32_t scale = std::bit_cast<std::uint32_t>(row.scale[group]) & ~15U;
-  const bool zero = format == WeightFormat::int4 && row.zero != nullptr;
-  return scale | (zero ? static_cast<std::uint32_t>(row.zero[group]) & 15U : 0U);
+  const std::int64_t at =
+      row.group(format.groups == 1 ? 0 : std::int64_t{group} << format.group_shift);
+  const std::uint32_t scale = std::bit_cast<std::uint32_t>(row.scale[at]) & ~15U;
+  const bool zero = format.format == WeightFormat::int4 && row.zero != nullptr;
+  return scale | (zero ? static_cast<std::uint32_t>(row.zero[at]) & 15U : 0U);
 }
 
 }  // namespace
@@ -131,7 +139,7 @@ void pack_tiles(std::span<const WholePart> parts, const LinearFormat& format, in
     for (int group = 0; group < format.groups; ++group) {
       for (int r = 0; r < kTileRows; ++r) {
         scales[cuda::scale_at(format.groups, r, group)] =
-            scale_word(rows[static_cast<std::size_t>(r)], format.format, group);
+            scale_word(rows[static_cast<std::size_t>(r)], format, group);
       }
     }
     scales += cuda::scale_words(kTileRows, format.groups);

@@ -422,11 +422,13 @@ TEST(GpuCuts, ExpertsInInt4AreKeptWhereUnitsHaveOneScale) {
     EXPECT_FALSE(kept(112, 0, 1, 128)) << "no whole halves of units";
     EXPECT_TRUE(kept(256, 1, 2, 128));
     EXPECT_TRUE(kept(256, 3, 4, 128)) << "half of a group";
-    EXPECT_FALSE(kept(384, 1, 4, 128)) << "from within a group into the next one";
+    EXPECT_TRUE(kept(768, 1, 4, 128)) << "from within a group into the next one, by units";
+    EXPECT_FALSE(kept(384, 1, 4, 128)) << "and by half a unit";
   }
-  const ExpertParts parts =
-      gpu_expert_parts(c, nullptr, c.layers - 1, {{1, 2}, false});  // 192 features, 384 in all
-  EXPECT_EQ(parts.gate_up.format, cuda::WeightFormat::bf16);
+  EXPECT_TRUE(kept(384, 1, 2, 128));
+  const ExpertParts parts = gpu_expert_parts(c, nullptr, c.layers - 1, {{1, 2}, false});
+  EXPECT_EQ(parts.down.groups, 3) << "of 64 inputs: 192 to 255, 256 to 319, 320 to 383";
+  EXPECT_EQ(parts.down.group_shift, 6);
   EXPECT_TRUE(kept(512, 1, 2, 128));
   const ExpertParts halves = gpu_expert_parts(c, nullptr, c.layers - 1, {{1, 2}, false});
   EXPECT_EQ(halves.gate_up.groups, 2);

@@ -137,9 +137,11 @@ TEST(GpuPack, SomeInputsOfEachRow) {
     const WeightFormat kind =
         type.type == cpu::WeightType::int4 ? WeightFormat::int4 : WeightFormat::int8;
     const auto values = widened(m);
-    for (const Slice& columns : {Slice{96, 96}, Slice{160, 16}}) {
+    // Whole groups of 32, a part of one, and from within one on, by sixteens.
+    for (const Slice& columns : {Slice{96, 96}, Slice{160, 16}, Slice{176, 16}, Slice{48, 96}}) {
       const bool one = columns.count < 32;
-      const LinearFormat format{kind, one ? 1 : 3, one ? 31 : 5};
+      const bool within = columns.first % 32 != 0;
+      const LinearFormat format{kind, one ? 1 : within ? 6 : 3, one ? 31 : within ? 4 : 5};
       const Kept kept({{&m, {0, 16}, columns, {}}}, format, 16, static_cast<int>(columns.count));
       for (int row = 0; row < 16; ++row) {
         for (int i = 0; i < kept.in; ++i) {

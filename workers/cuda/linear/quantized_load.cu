@@ -101,18 +101,20 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     pack_scales_kernel(QuantizedPart p, PartRows rows, int groups, int group_shift,
-                       std::uint32_t* scales, std::uint32_t* shared) {
+                       const std::int32_t* order, std::uint32_t* scales, std::uint32_t* shared) {
   const std::size_t n = std::size_t(groups) * p.out;
   for (std::size_t i = thread_index(); i < n; i += all_threads()) {
     const int feature = static_cast<int>(i % p.out);
     const int group = static_cast<int>(i / p.out);
+    const int input = groups == 1 ? 0 : group << group_shift;
     std::uint32_t word = 0;
     if (p.layout == QuantizedPart::Layout::fp8) {
-      const int input = groups == 1 ? 0 : group << group_shift;
       word = __float_as_uint(fp8_scale(p, feature, input)) & ~15U;
     } else {
-      word = (__float_as_uint(stored_scale(p, std::size_t(group) * p.out + feature)) & ~15U) |
-             int4_zero(p, feature, group);
+      // Stored may be more groups than the part's inputs are in, and several of `groups` be one.
+      const int stored = p.group[order == nullptr ? input : order[input]];
+      word = (__float_as_uint(stored_scale(p, std::size_t(stored) * p.out + feature)) & ~15U) |
+             int4_zero(p, feature, stored);
     }
     const int row = row_of(rows, feature);
     scales[scale_at(groups, row, group)] = word;
@@ -170,7 +172,7 @@ void pack_part(const QuantizedPart& part, PartRows rows, const QuantizedWeight& 
   const std::size_t scales =
       static_cast<std::size_t>(to.groups) * static_cast<std::size_t>(part.out);
   pack_scales_kernel<<<blocks_for(scales), kThreads, 0, stream>>>(
-      part, rows, to.groups, to.group_shift, const_cast<std::uint32_t*>(to.scales),
+      part, rows, to.groups, to.group_shift, to.order, const_cast<std::uint32_t*>(to.scales),
       const_cast<std::uint32_t*>(to.shared_scales));
   check(cudaGetLastError(), "pack_part");
 }
