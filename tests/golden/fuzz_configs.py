@@ -7,13 +7,16 @@ is served must be what transformers computes. What one of the two refuses is in 
 ALONE: mostly a null where transformers wants a value): these are no errors. Wants transformers 5 and a built
 baton-bench-worker; takes about an hour for all families. Exit status 1: wrong numbers are served.
 
-    fuzz_configs.py PROGRAM [--families NAME ...] [--seconds N] [--log FILE]
+    fuzz_configs.py PROGRAM [--families NAME ...] [--pairs N] [--seconds N] [--log FILE]
+
+With --pairs so many random pairs of these changes are made to each model instead of each change alone.
 """
 import argparse
 import collections
 import json
 import os
 import pathlib
+import random
 import subprocess
 import sys
 import tempfile
@@ -71,6 +74,20 @@ def changes(config):
         for value in values:
             if not (key in config and config[key] == value) and not (value is None and key in config):
                 yield key, value
+
+
+def change(settings, key, value):
+    if value == "absent":
+        settings.pop(key, None)
+    else:
+        settings[key] = value
+
+
+def pairs(config, count, name):
+    """`count` pairs of changes, others for each name."""
+    rng = random.Random(name)
+    all_changes = list(changes(config))
+    return [rng.sample(all_changes, 2) for _ in range(count)]
 
 
 def reference(folder):
@@ -144,6 +161,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="baton-bench-worker")
     parser.add_argument("--families", nargs="*", help="golden models; default: all that are not quantised")
+    parser.add_argument("--pairs", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=7200, help="ends after so long")
     parser.add_argument("--log", type=argparse.FileType("w"), default=sys.stdout)
     o = parser.parse_args()
@@ -163,16 +181,14 @@ def main():
         counts.clear()
         judge(o.program, source.name, source, config, "as it is", o.log, counts)
         for where in [None] + (["text_config"] if inner else []):
-            for key, value in changes(inner if where else config):
+            settings = inner if where else config
+            for made in pairs(settings, o.pairs, source.name) if o.pairs else [[c] for c in changes(settings)]:
                 if time.monotonic() > end:
                     sys.exit("out of time")
                 changed = json.loads(json.dumps(config))
-                settings = changed[where] if where else changed
-                if value == "absent":
-                    del settings[key]
-                else:
-                    settings[key] = value
-                said = f"{where + '.' if where else ''}{key} = {json.dumps(value)}"
+                for key, value in made:
+                    change(changed[where] if where else changed, key, value)
+                said = ", ".join(f"{where + '.' if where else ''}{key} = {json.dumps(value)}" for key, value in made)
                 judge(o.program, source.name, source, changed, said, o.log, counts)
         wrong += counts["WRONG"]
         print(f"{source.name}: {dict(counts)}", flush=True)

@@ -53,9 +53,9 @@ LinearFormat GpuFormats::of_inputs(const Names& parts, int in) const {
                            cut_.by_outputs ? Slice{0, in} : cut_.part(in));
 }
 
-bool GpuFormats::halves(const Names& parts, int intermediate) const {
+bool GpuFormats::halves(const std::string& fused, int intermediate) const {
   const Quantization& q = config_.quantization;
-  if (parts.size() > 1 || q.method != QuantMethod::fp8) return true;
+  if (fused.empty() || q.method != QuantMethod::fp8) return true;
   return q.block_rows != 0 && intermediate % q.block_rows == 0;
 }
 
@@ -71,7 +71,7 @@ LinearFormat GpuFormats::latent_q(int layer) const {
 
 LinearFormat GpuFormats::gate_up(int layer) const {
   const Names parts = gate_up_names(layer);
-  if (!halves(parts, config_.layer(layer).mlp.intermediate)) return {};
+  if (!halves(config_.names.gate_up, config_.layer(layer).mlp.intermediate)) return {};
   return of(parts, config_.hidden);
 }
 
@@ -81,7 +81,9 @@ LinearFormat GpuFormats::down(int layer) const {
 
 LinearFormat GpuFormats::shared_gate_up(int layer) const {
   const Names parts = shared_up_names(layer);
-  if (!halves(parts, config_.layer(layer).experts.shared.intermediate)) return {};
+  if (!halves(config_.names.shared_gate_up, config_.layer(layer).experts.shared.intermediate)) {
+    return {};
+  }
   return of(parts, config_.hidden);
 }
 

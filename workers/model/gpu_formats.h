@@ -59,7 +59,7 @@ class GpuFormats {
   LinearFormat of_inputs(const Names& parts, int in) const;
   LinearFormat of(const Names& parts, int in) const;
   /// Half of the rows of one tensor: not where outputs with one scale would be parted.
-  bool halves(const Names& parts, int intermediate) const;
+  bool halves(const std::string& fused, int intermediate) const;
   void count(const Names& parts, const LinearFormat& format, Summary& summary) const;
 
   const ModelConfig& config_;

@@ -32,7 +32,7 @@ std::vector<std::string> layer_kinds(const Settings& s, int layers) {
 /// the first ones are.
 bool windowed_by_pattern(const Settings& s, const Family& family, int layer) {
   if (family.windows == Windows::behind) return layer >= s.integer("max_window_layers", 0, 4096);
-  if (!s.has("sliding_window_pattern")) {
+  if (!family.pattern_key || !s.has("sliding_window_pattern")) {
     const int counted = family.full_first ? layer : layer + 1;
     return family.window_pattern == 0 || counted % family.window_pattern != 0;
   }
@@ -207,7 +207,8 @@ std::vector<bool> sparse_layers(const Settings& s, const ExpertStyle& style, int
     }
   }
   if (style.leading_dense) {
-    const int dense = s.integer_or("first_k_dense_replace", 0, 4096, 0);
+    const int dense =
+        style.leading >= 0 ? style.leading : s.integer_or("first_k_dense_replace", 0, 4096, 0);
     for (int i = 0; i < std::min(dense, layers); ++i) sparse[static_cast<std::size_t>(i)] = false;
     if (!s.has("mlp_layer_types")) return sparse;
     const std::vector<std::string> kinds = s.texts("mlp_layer_types", layers);
@@ -271,7 +272,8 @@ ExpertSpec read_experts(const Settings& s, const Family& family) {
     e.expert.limit = s.positive_or("swiglu_limit", 7.0);
     e.expert.alpha = s.positive_or("swiglu_alpha", 1.702);
   }
-  if (!style.shared.empty()) e.shared = read_mlp(s, family, style.shared);
+  const bool lacks = style.may_lack_shared && s.integer_or(style.shared, 0, 1 << 20, 0) == 0;
+  if (!style.shared.empty() && !lacks) e.shared = read_mlp(s, family, style.shared);
   if (!style.shared_count.empty()) {
     const int shared = s.integer_or(style.shared_count, 0, 64, 1);
     e.shared = e.expert;

@@ -60,42 +60,41 @@ std::uint64_t blocks_on_gpu(const TensorView& view, bool widened) {
   return !widened && eight ? elements + elements / 8 : 2 * elements;
 }
 
-/// Of experts in MXFP4, two numbers a byte: kept with their scales, or bf16.
-std::uint64_t mxfp4_on_gpu(const TensorView& view, bool scales, bool kept) {
-  if (kept) return view.bytes;
-  return scales ? 0 : 4 * view.bytes;
+/// Experts in MXFP4, two numbers a byte, as bf16.
+std::uint64_t widened_mxfp4(const TensorView& view, const std::string& name) {
+  return name.ends_with("_scales") ? 0 : 4 * view.bytes;
 }
 
-/// The most that a rank has of an expert's features, in parts of an even share: blocks of 32 are
-/// not always as many for each, and units of 64 inputs are kept whole.
-double widest_share(const ModelConfig& config, int ranks) {
-  const int all = config.experts().expert.intermediate;
-  if (ranks == 1 || all == 0) return 1;
-  std::int64_t most = 0;
-  for (int r = 0; r < ranks; ++r) {
-    most = std::max(most, features_of(config, ModelCut{r, ranks}, all).count);
-  }
-  const std::int64_t kept = cuda::expert_units(static_cast<int>(most)) * cuda::kExpertUnit;
-  return static_cast<double>(kept) * ranks / all;
-}
-
-/// Of each layer, on a GPU of so many.
+/// Of each layer, on so many GPUs; bf16 where one of them widens them.
 std::vector<cuda::ExpertFormat> expert_formats(const ModelConfig& config,
                                                const Checkpoint& checkpoint, int ranks) {
-  const GpuCut cut{{0, ranks}, false};
-  const GpuFormats kept(config, &checkpoint, cut);
   std::vector<cuda::ExpertFormat> formats(static_cast<std::size_t>(config.layers));
-  for (int i = 0; i < config.layers; ++i) {
-    if (!config.sparse(i)) continue;
-    formats[static_cast<std::size_t>(i)] = kept.experts(i);
+  for (int r = 0; r < ranks; ++r) {
+    const GpuCut cut{{r, ranks}, false};
+    const GpuFormats kept(config, &checkpoint, cut);
+    for (int i = 0; i < config.layers; ++i) {
+      if (!config.sparse(i)) continue;
+      cuda::ExpertFormat& format = formats[static_cast<std::size_t>(i)];
+      const cuda::ExpertFormat here = kept.experts(i);
+      format = r == 0 || here == format ? here : cuda::ExpertFormat::bf16;
+    }
   }
   return formats;
 }
 
-/// Of experts that stay in FP8, which have a scale for 64 inputs of each feature.
-std::uint64_t fp8_on_gpu(const TensorView& view) {
-  const bool codes = view.dtype == "F8_E4M3";
-  return codes ? view.bytes * cuda::kFp8UnitBytes / cuda::kFp8WordBytes : 0;
+/// Of a layer's experts that stay quantised, on as many GPUs as the one with most features: units
+/// of 64 inputs are kept whole.
+std::uint64_t kept_expert_bytes(const ModelConfig& config, int layer, int ranks,
+                                cuda::ExpertFormat format) {
+  const ExpertSpec& e = config.layer(layer).experts;
+  std::int64_t most = 0;
+  for (int r = 0; r < ranks; ++r) {
+    most = std::max(most, features_of(config, ModelCut{r, ranks}, e.expert.intermediate).count);
+  }
+  const int features = static_cast<int>(most);
+  return static_cast<std::uint64_t>(ranks) * static_cast<std::uint64_t>(e.count) *
+         (cuda::expert_bytes(format, 2 * features, config.hidden) +
+          cuda::expert_bytes(format, config.hidden, features));
 }
 
 /// `widened`: of what is bf16 on GPUs however it is stored.
@@ -112,21 +111,13 @@ std::uint64_t bytes_of(const Quantization& q, const TensorView& view, TensorByte
   return view.dtype == "I32" ? view.bytes * 16 / static_cast<std::uint64_t>(q.bits) : view.bytes;
 }
 
-/// Likewise in int4: of the packed numbers; what is stored beside them is counted there.
-std::uint64_t int4_on_gpu(const TensorView& view, const std::string& name) {
-  const bool codes = name.ends_with(".qweight") || name.ends_with(".weight_packed");
-  return codes ? view.bytes * cuda::kInt4UnitBytes / cuda::kInt4WordBytes : 0;
-}
-
-/// Of an expert's tensor on a GPU, where its layer's experts have this format.
+/// Of an expert's tensor on a GPU, where its layer's experts have this format; the matrices of
+/// those that stay quantised are counted as a whole.
 std::uint64_t expert_on_gpu(const Quantization& q, const TensorView& view, const std::string& name,
                             cuda::ExpertFormat format) {
-  const bool scales = name.ends_with("_scales");
-  if (view.dtype == "U8" && q.method == QuantMethod::none) {
-    return mxfp4_on_gpu(view, scales, format == cuda::ExpertFormat::mxfp4);
-  }
-  if (format == cuda::ExpertFormat::fp8) return fp8_on_gpu(view);
-  if (format == cuda::ExpertFormat::int4) return int4_on_gpu(view, name);
+  const bool kept = format != cuda::ExpertFormat::bf16 && !name.ends_with("_bias");
+  if (kept) return 0;
+  if (view.dtype == "U8" && q.method == QuantMethod::none) return widened_mxfp4(view, name);
   return bytes_of(q, view, TensorBytes::on_gpu, /*widened=*/true);
 }
 
@@ -340,7 +331,6 @@ RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint
   const std::string head = head_name(names, checkpoint);
   const bool stored = how == TensorBytes::stored;
   std::vector<cuda::ExpertFormat> formats;
-  const double share = widest_share(config, ranks);
   if (!stored) formats = expert_formats(config, checkpoint, ranks);
   for (const auto& [name, view] : checkpoint.tensors()) {
     std::string_view rest(name);
@@ -355,9 +345,6 @@ RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint
       std::uint64_t bytes = expert && !stored
                                 ? expert_on_gpu(config.quantization, view, name, format)
                                 : bytes_of(config.quantization, view, how, widened);
-      if (expert && (format == cuda::ExpertFormat::mxfp4 || format == cuda::ExpertFormat::int4)) {
-        bytes = static_cast<std::uint64_t>(static_cast<double>(bytes) * share);
-      }
       add_tensor(config, rest, view.shape.size() == 1, bytes, how, out);
       continue;
     }
@@ -370,6 +357,10 @@ RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint
     } else if (is_part(rest, root + names.final_norm)) {
       out.repeated += bytes;
     }
+  }
+  for (std::size_t i = 0; i < formats.size(); ++i) {
+    if (formats[i] == cuda::ExpertFormat::bf16) continue;
+    out.cut += kept_expert_bytes(config, static_cast<int>(i), ranks, formats[i]);
   }
   return out;
 }

@@ -175,13 +175,18 @@ void read_both_kinds(const Settings& s, const Family& family, ModelConfig& c) {
       s.refuse(key, "is not supported, only full_attention and sliding_attention are");
     }
   }
+  const int said = c.max_context;
+  int longest = said;
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     if (!s.has(kinds[i])) continue;
+    c.max_context = said;  // not what the other kind has made of it
     const Settings kind = s.object(kinds[i]);
     // transformers looks for it beside the kinds.
     if (!kind.flag_or("truncate", true)) kind.refuse("truncate", "false is not supported here");
     read_scaling(kind, kind, family, c.ropes[i], c);
+    longest = std::max(longest, c.max_context);
   }
+  c.max_context = longest;
 }
 
 }  // namespace
@@ -202,6 +207,10 @@ void read_ropes(const Settings& s, const Family& family, ModelConfig& c) {
   }
   rope.dims = rotary_dims(s, share, turned_dims(c));
   c.ropes = {rope};
+  // Of the same theta for both kinds, transformers gives what is said here to one of them.
+  if (family.local_theta < 0 && rope.theta != family.theta) {
+    s.refuse("rope_theta", "is only supported within rope_parameters, for each kind of layers");
+  }
   if (family.local_theta != 0) {
     const double theta = family.local_theta > 0 ? family.local_theta : rope.theta;
     rope.theta = rope_reads(family, "rope_local_base_freq")

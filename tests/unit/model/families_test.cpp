@@ -545,6 +545,34 @@ TEST(Families, DefaultsAreThoseOfTransformers) {
   hy["n_group"] = 2;
   EXPECT_EQ(experts(hy).groups, 1);
   EXPECT_EQ(experts(hy).scale, 1.7);
+  // Only some families read where their windows are.
+  for (const char* name : {"olmo3", "gpt_oss", "gemma2", "ministral", "mellum", "cwm"}) {
+    Json json = file_of(name);
+    json.erase("layer_types");
+    const std::string before = describe(parse(json));
+    json["sliding_window_pattern"] = 2;
+    EXPECT_EQ(describe(parse(json)), before) << name;
+  }
+  // Two kinds of angles are each of what the file says is the longest context.
+  Json gemma3 = file_of("gemma3");
+  const Json yarn = {{"rope_type", "yarn"}, {"rope_theta", 100.0}, {"factor", 4.0}};
+  gemma3["rope_parameters"] = {{"full_attention", yarn}, {"sliding_attention", yarn}};
+  EXPECT_EQ(parse(gemma3).ropes[0].original_context, 512);
+  EXPECT_EQ(parse(gemma3).ropes[1].original_context, 512);
+  EXPECT_EQ(parse(gemma3).max_context, 2048);
+  Json olmo3 = file_of("olmo3");
+  olmo3["rope_theta"] = 3e5;
+  EXPECT_NE(refusal(olmo3).find("rope_theta"), std::string::npos);
+  mellum["rope_theta"] = 1e6;
+  EXPECT_NE(refusal(mellum).find("rope_theta"), std::string::npos);
+  hy["first_k_dense_replace"] = 0;
+  EXPECT_FALSE(parse(hy).sparse(0));
+  Json granite = file_of("granitemoeshared");
+  granite["shared_intermediate_size"] = 0;
+  EXPECT_EQ(experts(granite).shared.intermediate, 0);
+  Json phi = file_of("phi3_long");
+  phi.erase("original_max_position_embeddings");
+  EXPECT_EQ(parse(phi).ropes[0].original_context, 4096);
   // A number with two names.
   Json ernie = file_of("ernie4_5_moe");
   ernie["num_experts_per_tok"] = ernie["moe_k"];

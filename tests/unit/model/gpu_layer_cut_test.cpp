@@ -372,6 +372,16 @@ TEST(GpuCuts, BlocksOfFeaturesLieBehindEachOther) {
   }
 }
 
+/// One scale for all outputs is no matter of halves where there is no second half.
+TEST(GpuCuts, FeedForwardPartsWithoutAGateStayInFp8) {
+  ModelConfig c = load_model_config(golden("starcoder2"));
+  c.quantization.method = QuantMethod::fp8;
+  EXPECT_EQ(GpuFormats(c, nullptr, GpuCut{}).gate_up(0).format, cuda::WeightFormat::fp8);
+  ModelConfig fused = load_model_config(golden("phi3"));
+  fused.quantization.method = QuantMethod::fp8;
+  EXPECT_EQ(GpuFormats(fused, nullptr, GpuCut{}).gate_up(0).format, cuda::WeightFormat::bf16);
+}
+
 /// A unit of 64 inputs has one scale, whoever has the unit.
 TEST(GpuCuts, ExpertsInFp8AreKeptWhereUnitsHaveOneScale) {
   ModelConfig c = load_model_config(golden("qwen3_moe"));

@@ -144,6 +144,18 @@ TEST(RankFit, GpusShareWhatTheyServeTogetherAlone) {
             std::string::npos);
 }
 
+/// Bytes of all experts in tiles of 16 features by units of 64 inputs, `features` of each.
+std::uint64_t in_units(const ModelConfig& c, int features, int unit_bytes) {
+  std::uint64_t units = 0;
+  for (int i = 0; i < c.layers; ++i) {
+    if (!c.sparse(i)) continue;
+    const int up = 2 * features / 16 * ((c.hidden + 63) / 64);
+    const int down = c.hidden / 16 * ((features + 63) / 64);
+    units += static_cast<std::uint64_t>(c.layer(i).experts.count * (up + down));
+  }
+  return units * static_cast<std::uint64_t>(unit_bytes);
+}
+
 /// Each GPU has some features of every expert; those in MXFP4 are kept, in whole blocks of 32.
 TEST(RankFit, GpusCutExpertsByFeatures) {
   const Model plain("gpt_oss");
@@ -155,38 +167,44 @@ TEST(RankFit, GpusCutExpertsByFeatures) {
   Model odd("gpt_oss_mxfp4");  // sizes that no block of kept ones has
   for (LayerSpec& layer : odd.config.parts) layer.experts.expert.intermediate = 48;
   const RankWeights widened = rank_weights(odd.config, odd.files, TensorBytes::on_gpu);
-  const auto numbers = [](const ModelConfig& c) {
-    const ExpertSpec& e = c.experts();
-    return static_cast<std::uint64_t>(c.layers) * static_cast<std::uint64_t>(e.count) * 3 *
-           static_cast<std::uint64_t>(e.expert.intermediate) * static_cast<std::uint64_t>(c.hidden);
-  };
+  std::uint64_t as_bf16 = 0;
+  for (const auto& [name, view] : packed.files.tensors()) {
+    if (name.ends_with("_blocks")) as_bf16 += 4 * view.bytes;
+  }
   const RankWeights kept = rank_weights(packed.config, packed.files, TensorBytes::on_gpu);
-  // 17 bytes for 32 numbers, and 64.
-  EXPECT_EQ(widened.cut - kept.cut, numbers(packed.config) / 32 * (64 - 17));
+  const int features = packed.config.experts().expert.intermediate;
+  const std::uint64_t in_fours = in_units(packed.config, features, 512 + 32);
+  EXPECT_EQ(widened.cut - as_bf16, kept.cut - in_fours);
   EXPECT_EQ(widened.repeated, kept.repeated);
 
-  // Of three blocks one of two GPUs has two: four thirds of an even share.
+  // Of three blocks one of two GPUs has two, and the plan is for two like it.
   Model uneven("gpt_oss_mxfp4");
   for (LayerSpec& layer : uneven.config.parts) layer.experts.expert.intermediate = 96;
   const RankWeights shared = rank_weights(uneven.config, uneven.files, TensorBytes::on_gpu, 2);
-  const double third = static_cast<double>(numbers(packed.config)) / 32 * 17 / 3;
-  EXPECT_NEAR(static_cast<double>(shared.cut - kept.cut), third, third / 10) << "but for biases";
+  EXPECT_EQ(shared.cut - 2 * in_units(packed.config, 64, 512 + 32), kept.cut - in_fours);
 }
 
-/// Experts in int4 are kept with a word of scale for 64 numbers, or become bf16.
+/// Experts in int4 are kept with a word of scale for 64 numbers, or become bf16, on all GPUs if one
+/// of them widens them.
 TEST(RankFit, GpusKeepExpertsInInt4) {
   Model model("gptq_v2_experts");
-  for (LayerSpec& layer : model.config.parts) layer.experts.expert.intermediate = 64;
+  for (LayerSpec& layer : model.config.parts) layer.experts.expert.intermediate = 96;
   const RankWeights widened = rank_weights(model.config, model.files, TensorBytes::on_gpu);
   model.config.quantization.group = 64;
   const RankWeights kept = rank_weights(model.config, model.files, TensorBytes::on_gpu);
-  std::uint64_t as_bf16 = 0, packed = 0;
+  std::uint64_t as_bf16 = 0;
   for (const auto& [name, view] : model.files.tensors()) {
     if (name.find(".experts.") == std::string::npos) continue;
     as_bf16 += view.dtype == "I32" && view.shape.size() > 1 ? 4 * view.bytes : view.bytes;
-    if (name.ends_with(".qweight")) packed += view.bytes;
   }
-  EXPECT_EQ(widened.cut - kept.cut, as_bf16 - packed / 8 * 9);
+  EXPECT_EQ(widened.cut - as_bf16, kept.cut - in_units(model.config, 96, 512 + 64));
+  // Of 384 features in groups of 128 the second of four GPUs has half a unit at its ends.
+  for (LayerSpec& layer : model.config.parts) layer.experts.expert.intermediate = 384;
+  model.config.quantization.group = 128;
+  EXPECT_EQ(rank_weights(model.config, model.files, TensorBytes::on_gpu, 4).cut, widened.cut);
+  EXPECT_EQ(rank_weights(model.config, model.files, TensorBytes::on_gpu, 2).cut -
+                (kept.cut - in_units(model.config, 96, 512 + 64)),
+            2 * in_units(model.config, 192, 512 + 64));
 }
 
 TEST(RankFit, EachGpuHasTheWholeEmbedding) {

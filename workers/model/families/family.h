@@ -47,8 +47,10 @@ struct ExpertStyle {
   bool group_pairs = true;
   bool sparse_step = true;     // `decoder_sparse_step`, `mlp_only_layers`
   bool leading_dense = false;  // `first_k_dense_replace`; `mlp_layer_types` comes first
+  int leading = -1;            // or so many layers, if it is not -1
   bool span = false;        // `moe_layer_start_index`, `moe_layer_end_index`, `moe_layer_interval`
   std::string shared = {};  // key of the size of what every token takes beside
+  bool may_lack_shared = false;   // by a size of 0
   std::string shared_count = {};  // or of how many experts' size it has
   bool shared_gate = false;
   bool clamped = false;  // gpt-oss's gate: `swiglu_limit`, `swiglu_alpha`; biases
@@ -92,9 +94,10 @@ struct Family {
   bool sinks = false;
 
   Windows windows = Windows::refused;
-  int window_pattern = 0;   // every n-th layer has none (`sliding_window_pattern` says another n);
-                            // 0: all have one
-  bool full_first = false;  // the first of each n has none, not the last
+  int window_pattern = 0;  // every n-th layer has none (`sliding_window_pattern` may say another
+                           // n); 0: all have one
+  bool full_first = false;   // the first of each n has none, not the last
+  bool pattern_key = false;  // `sliding_window_pattern` is read
   RopePlaces rope_places = RopePlaces::all;
   bool interleaved = false;  // with `rope_interleave` among `reads`: or as that says
   double theta = 1e4;        // of the angles, where config.json says none

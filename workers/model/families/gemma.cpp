@@ -41,6 +41,7 @@ std::vector<Family> gemma_families() {
   gemma3.reads = {"query_pre_attn_scalar", "final_logit_softcapping", "rope_local_base_freq"};
   gemma3.qk_norm = QkNorm::head;
   gemma3.window_pattern = 6;
+  gemma3.pattern_key = true;
   gemma3.theta = 1e6;
   gemma3.local_theta = 1e4;
   // The folders of Gemma 3 leave out much of their text_config.

@@ -14,6 +14,7 @@ const ExpertStyle kGraniteExperts = {.count = {"num_local_experts"},
 ExpertStyle granite_shared_experts() {
   ExpertStyle style = kGraniteExperts;
   style.shared = "shared_intermediate_size";
+  style.may_lack_shared = true;
   return style;
 }
 const ExpertStyle kGraniteSharedExperts = granite_shared_experts();

@@ -39,6 +39,7 @@ const ExpertStyle kHyExperts = {.normalise = true,
                                 .scale = "router_scaling_factor",
                                 .sparse_step = false,
                                 .leading_dense = true,
+                                .leading = 1,
                                 .shared_count = "num_shared_experts"};
 
 TensorNames hy_names() {
@@ -49,7 +50,8 @@ TensorNames hy_names() {
   return names;
 }
 
-const ExpertStyle kMellumExperts = {.normalise = true, .sparse_step = false, .leading_dense = true};
+const ExpertStyle kMellumExperts = {
+    .normalise = true, .sparse_step = false, .leading_dense = true, .leading = 0};
 
 const ExpertStyle kErnieExperts = {.count = {"num_experts", "moe_num_experts"},
                                    .active = {"num_experts_per_tok", "moe_k"},
@@ -158,7 +160,7 @@ std::vector<Family> llama_families() {
       {.architecture = "CwmForCausalLM",
        .model_type = "cwm",
        .must_say = {kv, "sliding_window"},
-       .defaults = R"({"rope_parameters": {
+       .defaults = R"({"head_dim": 128, "rope_parameters": {
                          "rope_type": "llama3", "rope_theta": 1000000.0, "factor": 16.0,
                          "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                          "original_max_position_embeddings": 8192}})",
@@ -171,7 +173,7 @@ std::vector<Family> llama_families() {
       {.architecture = "HYV3ForCausalLM",
        .model_type = "hy_v3",
        .must_say = {kv, "head_dim", "num_experts_per_tok"},
-       .defaults = R"({"first_k_dense_replace": 1, "router_scaling_factor": 2.826})",
+       .defaults = R"({"router_scaling_factor": 2.826})",
        .reads = {"mlp_bias"},
        .norm = {.eps = 1e-5},
        .qk_norm = QkNorm::head,
@@ -182,7 +184,8 @@ std::vector<Family> llama_families() {
       {.architecture = "MellumForCausalLM",
        .model_type = "mellum",
        .must_say = {kv, "num_experts_per_tok", "sliding_window"},
-       .defaults = R"({"first_k_dense_replace": 0, "head_dim": 128})",
+       .must_be = {{"rope_theta", "null"}, {"rope_scaling", "null"}},
+       .defaults = R"({"head_dim": 128})",
        .qk_norm = QkNorm::head,
        .bias_key = "attention_bias",
        .windows = Windows::listed,

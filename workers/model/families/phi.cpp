@@ -41,11 +41,13 @@ std::vector<Family> phi_families() {
   cohere2.must_say = {"sliding_window"};
   cohere2.windows = Windows::listed;
   cohere2.window_pattern = 4;
+  cohere2.pattern_key = true;
   cohere2.rope_places = RopePlaces::windowed_only;
   return {
       {.architecture = "Phi3ForCausalLM",
        .model_type = "phi3",
        .must_say = {"sliding_window"},
+       .defaults = R"({"original_max_position_embeddings": 4096})",
        .reads = {"partial_rotary_factor", "long_factor"},
        .norm = {.eps = 1e-5},
        .windows = Windows::all,
