@@ -24,7 +24,8 @@ LATENT = dict(architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3",
 
 # OLMo 3's parts in small: norms behind each part and over all of q and k, two windows.
 NORMS_BEHIND = dict(architectures=["Olmo3ForCausalLM"], model_type="olmo3", hidden_size=256, num_attention_heads=8,
-                    num_key_value_heads=2, head_dim=32, intermediate_size=512, num_hidden_layers=6, sliding_window=48)
+                    num_key_value_heads=2, head_dim=32, intermediate_size=512, num_hidden_layers=6, sliding_window=48,
+                    rope_theta=500000.0)
 
 
 # Qwen3-MoE's parts in small: norms of each head of q and k, experts in every layer.
