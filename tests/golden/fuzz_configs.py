@@ -5,7 +5,7 @@ Each key of each golden model's configuration is left out, set to null and set t
 does not have are added (ADDED). transformers and baton-bench-worker then run the same random weights on CPUs. Whatever
 is served must be what transformers computes. What one of the two refuses is in the log for a reader to judge (SERVED
 ALONE: mostly a null where transformers wants a value): these are no errors. Wants transformers 5 and a built
-baton-bench-worker; takes about an hour for all families. Exit status 1: wrong numbers are served.
+baton-bench-worker; takes about an hour for all families. Exit status 1: wrong numbers are served; 2: out of time.
 
     fuzz_configs.py PROGRAM [--families NAME ...] [--pairs N] [--seconds N] [--log FILE]
 
@@ -58,15 +58,15 @@ ADDED = {
     "attention_out_bias": [True], "attention_k_eq_v": [True], "moe_router_use_softmax": [True],
     "scale_qk_by_inverse_layer_idx": [True], "use_post_norm": [True], "is_causal": [False], "pretraining_tp": [2],
     "num_hidden_layers": [1], "vocab_size": [50], "eos_token_id": [None, [3, 4]], "bos_token_id": [None],
-    "torch_dtype": ["float16"], "dtype": [None], "architectures": [None],
+    "torch_dtype": ["float16"], "dtype": [None],
 }
-# What is no setting of the mathematics, or would change the weights' shapes alone.
+# What is no setting of the mathematics.
 LEFT = {"transformers_version", "model_type", "vision_config", "text_config", "initializer_range", "use_cache",
         "attention_dropout", "architectures"}
 
 
 def changes(config):
-    """(what is said of it, key, value or "absent") of one object of settings."""
+    """(key, value or "absent") for one object of settings."""
     for key in sorted(set(config) - LEFT):
         yield key, "absent"
         yield key, None
@@ -112,7 +112,7 @@ def reference(folder):
 
 
 def served(program, folder, tokens):
-    """[(log probability of the next token, [(token, its log probability)])], or why it is refused."""
+    """The program's answers to one task of one prompt, or why the folder is refused."""
     tasks = [{"prompts": [tokens.tolist()], "max_tokens": 1, "prompt_logprobs": 3}]
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(tasks, file)
@@ -184,7 +184,8 @@ def main():
             settings = inner if where else config
             for made in pairs(settings, o.pairs, source.name) if o.pairs else [[c] for c in changes(settings)]:
                 if time.monotonic() > end:
-                    sys.exit("out of time")
+                    print("out of time", flush=True)
+                    return 2
                 changed = json.loads(json.dumps(config))
                 for key, value in made:
                     change(changed[where] if where else changed, key, value)

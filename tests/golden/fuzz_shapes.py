@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Random checkpoints of odd shapes, beside transformers: sizes of a golden model's family are drawn anew.
 
-    fuzz_shapes.py PROGRAM [--families NAME ...] [--seeds FIRST LAST] [--log FILE]
+    fuzz_shapes.py PROGRAM [--quantised] [--families NAME ...] [--seeds FIRST LAST] [--log FILE]
 
 With --quantised the linear layers are stored quantised, in a format drawn as well, and what transformers runs are the
-values that they stand for. PROGRAM is baton-bench-worker. A shape that transformers does not build is drawn again. Exit status 1: a shape is refused
-or served with other numbers. Wants transformers 5; about a second a shape.
+values that they stand for. PROGRAM is baton-bench-worker. A shape that transformers does not build is drawn again.
+Exit status 1: a shape is refused or served with other numbers. Wants transformers 5; about a second a shape.
 """
 import argparse
 import collections
@@ -24,7 +24,7 @@ from families import FAMILIES
 import quantized
 from make_logits import MODELS, make_model, make_quantized, part_experts
 
-# Drawn from, whole or scaled; a list of layers follows the number of layers.
+# Drawn from; lists of layers follow the number of layers.
 PICKS = {
     "hidden_size": [24, 40, 56, 72, 88, 120, 136], "intermediate_size": [24, 44, 50, 90, 130],
     "moe_intermediate_size": [12, 20, 36, 50], "shared_expert_intermediate_size": [12, 30, 44],
@@ -144,7 +144,9 @@ def main():
                 continue
             counts[one(o, name, model_type, settings, dtype, old, seed, rng)] += 1
     print(dict(counts), flush=True)
-    return 1 if counts["WRONG"] + counts["refused"] + counts["SERVED ALONE"] else 0
+    if not counts:
+        sys.exit("none of these families is quantised here: " + ", ".join(QUANTISED))
+    return 1 if counts["WRONG"] + counts["refused"] else 0
 
 
 def one(o, name, model_type, settings, dtype, old, seed, rng):

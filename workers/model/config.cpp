@@ -65,9 +65,7 @@ void refuse_other_mathematics(const Settings& s, const Family& family) {
     }
   }
   for (const MathematicsKey& setting : mathematics_keys()) {
-    const auto& reads = family.reads;
-    if (std::find(reads.begin(), reads.end(), setting.key) != reads.end()) continue;
-    if (setting.key == family.bias_key) continue;
+    if (family.honours(setting.key) || setting.key == family.bias_key) continue;
     if (!s.has(setting.key) || s.at(setting.key) == Json::parse(setting.neutral)) continue;
     const std::string value = s.at(setting.key).dump();
     s.refuse(setting.key, value + " is not supported in " + family.name());

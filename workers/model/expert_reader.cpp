@@ -133,8 +133,8 @@ LinearSource CheckpointReader::fp8_expert(const std::string& name, std::int64_t 
   return source;
 }
 
-/// The same as MXFP4: `name`_blocks [count, out, in / 32, 16], two numbers a byte, the lower half
-/// first, and `name`_scales [count, out, in / 32], powers of two.
+/// As transposed_expert(), stored as MXFP4: `name`_blocks [count, out, in / 32, 16], two numbers a
+/// byte, the lower half first, and `name`_scales [count, out, in / 32], powers of two.
 LinearSource CheckpointReader::mxfp4_expert(const std::string& name, std::int64_t out,
                                             std::int64_t in, int expert, bool alternate) {
   const std::int64_t count = config_.experts().count;
@@ -215,7 +215,7 @@ FeedForwardSource CheckpointReader::stacked_expert(int layer, int index) {
   expert.gate = read(names.stacked_up, 2 * middle, hidden, interleaved);
   expert.down = read(names.stacked_down, hidden, middle, false);
   if (!spec.bias) return expert;
-  expert.up_bias = bias(names.stacked_up, 2 * middle, true);
+  expert.up_bias = bias(names.stacked_up, 2 * middle, interleaved);
   expert.down_bias = bias(names.stacked_down, hidden, false);
   return expert;
 }

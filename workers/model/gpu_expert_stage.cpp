@@ -40,7 +40,7 @@ ExpertStage::ExpertStage(ExpertFormat format, const ExpertParts& parts, int coun
   stream.synchronize();
 }
 
-/// Who brings int4 adds its bits to noughts.
+/// What is brought in int4 is or-ed into its words, which must be noughts before.
 void ExpertStage::clear(const Part& part, cuda::Stream stream) const {
   if (format_ != ExpertFormat::int4) return;
   cuda::fill_bytes(part.values.data(), 0, part.values.bytes(), stream);

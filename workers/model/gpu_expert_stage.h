@@ -32,7 +32,7 @@ class ExpertStage {
   /// Where the matrices of an expert of the layer are to be brought to, in bf16 or int4.
   cuda::LinearWeight gate_up(int expert) const;
   cuda::LinearWeight down(int expert) const;
-  /// And what they are brought from.
+  /// And what they are brought from: of FP8 the scales are taken from there.
   void take_scales(int expert, const std::vector<MatrixPiece>& gate_up, const MatrixPiece& down);
   /// `n` experts of the layer from `first` on, a multiple of places(), when all of them have been
   /// brought, scales and matrices. Throws CudaError.

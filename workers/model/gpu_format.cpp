@@ -40,8 +40,9 @@ bool consecutive(std::span<const std::int32_t> group, int shift) {
   return true;
 }
 
-/// Groups of `size` inputs, a part of whose inputs begin within one and go beyond it, are as many
-/// smaller ones that share scales; 0: of fewer than 32 inputs.
+/// The size of groups that a part of the inputs is kept in. Where it begins within a group of
+/// `size` and goes beyond it, groups are smaller, and several have one scale: the largest power of
+/// two at which it begins, or 0 if that is below 32.
 int finer(int size, const Slice& inputs) {
   if (size == 0 || inputs.first % size == 0 || inputs.first / size == (inputs.end() - 1) / size) {
     return size;

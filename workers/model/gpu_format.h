@@ -40,7 +40,8 @@ struct ExpertParts {
 /// of a rank; else in bf16. Without a checkpoint as the configuration says.
 cuda::ExpertFormat gpu_expert_format(const ModelConfig& config, const Checkpoint* checkpoint,
                                      int layer, const GpuCut& cut);
-/// As what one expert's matrices come there: of int4 in int4, else in bf16.
+/// The formats in which one expert's matrices are brought to a stage: of int4 in int4, else in
+/// bf16.
 ExpertParts gpu_expert_parts(const ModelConfig& config, const Checkpoint* checkpoint, int layer,
                              const GpuCut& cut);
 

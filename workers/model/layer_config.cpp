@@ -12,10 +12,6 @@ namespace {
 constexpr const char* kWindowed = "sliding_attention";
 constexpr const char* kFull = "full_attention";
 
-bool family_reads(const Family& family, const std::string& key) {
-  return std::find(family.reads.begin(), family.reads.end(), key) != family.reads.end();
-}
-
 /// `layer_types`, each of them one of the two.
 std::vector<std::string> layer_kinds(const Settings& s, int layers) {
   std::vector<std::string> kinds = s.texts("layer_types", layers);
@@ -49,8 +45,7 @@ bool windowed_by_pattern(const Settings& s, const Family& family, int layer) {
 /// The window of every layer, 0 where there is none.
 std::vector<int> read_windows(const Settings& s, const Family& family, int layers) {
   int window = 0;
-  const bool off =
-      family_reads(family, "use_sliding_window") && !s.flag_or("use_sliding_window", false);
+  const bool off = family.honours("use_sliding_window") && !s.flag_or("use_sliding_window", false);
   const Windows kind = off ? Windows::switched : family.windows;
   if (s.has("sliding_window") && kind != Windows::switched) {
     if (kind == Windows::refused) {
@@ -143,8 +138,7 @@ double latent_magnitude(const Settings& s) {
     const bool plain = rope.text_or("rope_type", rope.text_or("type", "default")) == "default";
     if (plain || !rope.has("mscale_all_dim")) return 1.0;
     const double factor = rope.positive_or("factor", 1.0);
-    const double m = rope.number("mscale_all_dim");
-    const double magnitude = factor <= 1.0 ? 1.0 : 0.1 * m * std::log(factor) + 1.0;
+    const double magnitude = yarn_magnitude(factor, rope.number("mscale_all_dim"));
     return magnitude * magnitude;
   }
   return 1.0;
@@ -153,24 +147,24 @@ double latent_magnitude(const Settings& s) {
 AttentionSpec read_attention(const Settings& s, const Family& family, int head_dim) {
   AttentionSpec a;
   a.qk_norm = family.qk_norm;
-  if (family_reads(family, "use_qk_norm") && !s.flag_or("use_qk_norm", false)) {
+  if (family.honours("use_qk_norm") && !s.flag_or("use_qk_norm", false)) {
     a.qk_norm = QkNorm::none;
   }
   const bool bias = has_bias(s, family);
   a.qkv_bias = family.qkv_bias || bias;
-  if (family_reads(family, "qkv_bias")) a.qkv_bias = s.flag_or("qkv_bias", true);
+  if (family.honours("qkv_bias")) a.qkv_bias = s.flag_or("qkv_bias", true);
   a.o_bias = bias && family.bias_of_o;
   a.sinks = family.sinks;
   a.scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
   if (family.latent) a.scale *= latent_magnitude(s);
-  if (family_reads(family, "query_pre_attn_scalar")) {
+  if (family.honours("query_pre_attn_scalar")) {
     a.scale = 1.0 / std::sqrt(s.positive("query_pre_attn_scalar"));
   }
-  if (family_reads(family, "attention_multiplier")) {
+  if (family.honours("attention_multiplier")) {
     const bool may_lack = family.scale_by_head && !s.has("attention_multiplier");
     if (!may_lack) a.scale = s.positive("attention_multiplier");
   }
-  if (family_reads(family, "attn_logit_softcapping")) {
+  if (family.honours("attn_logit_softcapping")) {
     a.soft_cap = s.positive_or("attn_logit_softcapping", 0);
   }
   return a;
@@ -182,7 +176,7 @@ MlpSpec read_mlp(const Settings& s, const Family& family, const std::string& siz
   m.activation = read_activation(s, family);
   m.gated = family.gated;
   m.bias = family.bias_of_mlp && has_bias(s, family);
-  if (family_reads(family, "mlp_bias")) m.bias = s.flag_or("mlp_bias", false);
+  if (family.honours("mlp_bias")) m.bias = s.flag_or("mlp_bias", false);
   return m;
 }
 
@@ -223,7 +217,7 @@ std::vector<bool> sparse_layers(const Settings& s, const ExpertStyle& style, int
 }
 
 void read_groups(const Settings& s, const ExpertStyle& style, ExpertSpec& e) {
-  // DeepSeek V2 says how; V3's way follows from its router.
+  // How groups are rated is the table's group_pairs: topk_method may only say the same.
   const std::string method = s.text_or("topk_method", "");
   if (style.greedy && method == "greedy") return;
   if (!method.empty() && method != (style.greedy ? "group_limited_greedy" : "noaux_tc")) {
@@ -247,7 +241,7 @@ ExpertSpec read_experts(const Settings& s, const Family& family) {
   e.router_bias = style.router_bias;
   e.choice_bias = style.choice_bias;
   e.normalise = s.flag_or("norm_topk_prob", style.normalise);
-  if (s.says_null("norm_topk_prob")) e.normalise = style.always_normalises;  // as false is
+  if (s.says_null("norm_topk_prob")) e.normalise = style.always_normalises;
   if (e.normalise ? !style.may_normalise : style.always_normalises) {
     s.refuse("norm_topk_prob",
              std::string(e.normalise ? "true" : "false") + " is not supported in " + family.name());
@@ -298,7 +292,7 @@ void read_layers(const Settings& s, const Family& family, ModelConfig& c) {
   layer.norm = family.norm_place;
   layer.parallel = family.parallel;
   layer.attention = read_attention(s, family, c.head_dim);
-  if (family_reads(family, "residual_multiplier")) {
+  if (family.honours("residual_multiplier")) {
     layer.residual = s.positive_or("residual_multiplier", 1.0);
   }
   const MlpSpec dense = read_mlp(s, family, family.mlp_key);
@@ -321,15 +315,15 @@ void read_layers(const Settings& s, const Family& family, ModelConfig& c) {
 
 void read_head(const Settings& s, const Family& family, ModelConfig& c) {
   if (family.embedding_times_root) c.embedding_scale = std::sqrt(static_cast<double>(c.hidden));
-  if (family_reads(family, "embedding_multiplier")) {
+  if (family.honours("embedding_multiplier")) {
     c.embedding_scale = s.positive_or("embedding_multiplier", 1.0);
   }
-  if (family_reads(family, "logits_scaling")) {
+  if (family.honours("logits_scaling")) {
     const double scaling = s.positive_or("logits_scaling", 1.0);
     c.logits_scale = family.logits_times_scaling ? scaling : 1.0 / scaling;
   }
-  if (family_reads(family, "logit_scale")) c.logits_scale = s.positive("logit_scale");
-  if (family_reads(family, "final_logit_softcapping")) {
+  if (family.honours("logit_scale")) c.logits_scale = s.positive("logit_scale");
+  if (family.honours("final_logit_softcapping")) {
     c.logits_cap = s.positive_or("final_logit_softcapping", 0);
   }
 }

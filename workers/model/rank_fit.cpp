@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <initializer_list>
 #include <string_view>
 
 #include "ipc/kv_layout.h"
@@ -65,25 +66,44 @@ std::uint64_t widened_mxfp4(const TensorView& view, const std::string& name) {
   return name.ends_with("_scales") ? 0 : 4 * view.bytes;
 }
 
-/// Of each layer, on so many GPUs; bf16 where one of them widens them.
-std::vector<cuda::ExpertFormat> expert_formats(const ModelConfig& config,
-                                               const Checkpoint& checkpoint, int ranks) {
-  std::vector<cuda::ExpertFormat> formats(static_cast<std::size_t>(config.layers));
+/// What stays quantised of a layer, on all of so many GPUs.
+struct KeptLayer {
+  cuda::ExpertFormat experts = cuda::ExpertFormat::bf16;
+  bool qkv = true, q_b = true, o = true, gate_up = true, down = true;
+  bool shared_up = true, shared_down = true;
+};
+
+std::vector<KeptLayer> kept_layers(const ModelConfig& config, const Checkpoint& checkpoint,
+                                   int ranks) {
+  std::vector<KeptLayer> layers(static_cast<std::size_t>(config.layers));
   for (int r = 0; r < ranks; ++r) {
     const GpuCut cut{{r, ranks}, false};
-    const GpuFormats kept(config, &checkpoint, cut);
+    const GpuFormats formats(config, &checkpoint, cut);
     for (int i = 0; i < config.layers; ++i) {
-      if (!config.sparse(i)) continue;
-      cuda::ExpertFormat& format = formats[static_cast<std::size_t>(i)];
-      const cuda::ExpertFormat here = kept.experts(i);
-      format = r == 0 || here == format ? here : cuda::ExpertFormat::bf16;
+      KeptLayer& layer = layers[static_cast<std::size_t>(i)];
+      const auto keep = [](bool& kept, const LinearFormat& format) {
+        kept = kept && format.format != cuda::WeightFormat::bf16;
+      };
+      keep(layer.qkv, formats.qkv(i));
+      keep(layer.o, formats.o(i));
+      if (config.latent.q_rank > 0) keep(layer.q_b, formats.latent_q(i));
+      if (!config.sparse(i)) {
+        keep(layer.gate_up, formats.gate_up(i));
+        keep(layer.down, formats.down(i));
+        continue;
+      }
+      const cuda::ExpertFormat here = formats.experts(i);
+      layer.experts = r == 0 || here == layer.experts ? here : cuda::ExpertFormat::bf16;
+      if (config.layer(i).experts.shared.intermediate == 0) continue;
+      keep(layer.shared_up, formats.shared_gate_up(i));
+      keep(layer.shared_down, formats.shared_down(i));
     }
   }
-  return formats;
+  return layers;
 }
 
-/// Of a layer's experts that stay quantised, on as many GPUs as the one with most features: units
-/// of 64 inputs are kept whole.
+/// Of a layer's experts that stay quantised, as if each GPU had as many features as the one with
+/// most. Units of 64 inputs are kept whole.
 std::uint64_t kept_expert_bytes(const ModelConfig& config, int layer, int ranks,
                                 cuda::ExpertFormat format) {
   const ExpertSpec& e = config.layer(layer).experts;
@@ -124,6 +144,22 @@ std::uint64_t expert_on_gpu(const Quantization& q, const TensorView& view, const
 /// Which part of a layer the rest of a tensor's name says.
 bool is_part(std::string_view rest, const std::string& name) {
   return !name.empty() && rest.starts_with(name + ".");
+}
+
+/// Whether a tensor of a layer, not of its experts, becomes bf16 on GPUs if it is quantised.
+bool is_widened(std::string_view rest, const TensorNames& n, const KeptLayer& layer) {
+  const auto any = [rest](std::initializer_list<std::string> names) {
+    return std::any_of(names.begin(), names.end(),
+                       [rest](const std::string& name) { return is_part(rest, name); });
+  };
+  if (any({n.qkv, n.q, n.k, n.v, n.q_a, n.kv_a})) return !layer.qkv;
+  if (any({n.q_b})) return !layer.q_b;
+  if (any({n.o})) return !layer.o;
+  if (any({n.gate_up, n.gate, n.up})) return !layer.gate_up;
+  if (any({n.down})) return !layer.down;
+  if (any({n.shared + n.shared_down})) return !layer.shared_down;
+  if (!n.shared.empty() && rest.starts_with(n.shared)) return !layer.shared_up;
+  return is_part(rest, n.kv_b);
 }
 
 bool is_expert(std::string_view rest, const TensorNames& names) {
@@ -330,8 +366,8 @@ RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint
   const std::string layers = root + "layers.";
   const std::string head = head_name(names, checkpoint);
   const bool stored = how == TensorBytes::stored;
-  std::vector<cuda::ExpertFormat> formats;
-  if (!stored) formats = expert_formats(config, checkpoint, ranks);
+  std::vector<KeptLayer> kept;
+  if (!stored) kept = kept_layers(config, checkpoint, ranks);
   for (const auto& [name, view] : checkpoint.tensors()) {
     std::string_view rest(name);
     if (name.starts_with(layers)) {
@@ -339,12 +375,11 @@ RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint
       const int layer = layer_of(rest);
       if (layer < 0 || layer >= config.layers) continue;  // of a part that is not served
       const bool expert = is_expert(rest, names);
-      const bool widened = expert || (config.latent.rank > 0 && is_part(rest, names.kv_b));
-      const cuda::ExpertFormat format =
-          stored ? cuda::ExpertFormat::bf16 : formats[static_cast<std::size_t>(layer)];
-      std::uint64_t bytes = expert && !stored
-                                ? expert_on_gpu(config.quantization, view, name, format)
-                                : bytes_of(config.quantization, view, how, widened);
+      const KeptLayer here = stored ? KeptLayer() : kept[static_cast<std::size_t>(layer)];
+      const std::uint64_t bytes =
+          expert && !stored
+              ? expert_on_gpu(config.quantization, view, name, here.experts)
+              : bytes_of(config.quantization, view, how, is_widened(rest, names, here));
       add_tensor(config, rest, view.shape.size() == 1, bytes, how, out);
       continue;
     }
@@ -358,9 +393,9 @@ RankWeights rank_weights(const ModelConfig& config, const Checkpoint& checkpoint
       out.repeated += bytes;
     }
   }
-  for (std::size_t i = 0; i < formats.size(); ++i) {
-    if (formats[i] == cuda::ExpertFormat::bf16) continue;
-    out.cut += kept_expert_bytes(config, static_cast<int>(i), ranks, formats[i]);
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    if (kept[i].experts == cuda::ExpertFormat::bf16) continue;
+    out.cut += kept_expert_bytes(config, static_cast<int>(i), ranks, kept[i].experts);
   }
   return out;
 }

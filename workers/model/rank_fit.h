@@ -1,5 +1,5 @@
 // Whether a model fits a machine's memory, by the number of ranks, before anything of it is loaded:
-// `./baton doctor --model` prints it. From the headers of a checkpoint; torch-free.
+// `./baton doctor --model` prints it. From the headers of a checkpoint; free of libtorch.
 #pragma once
 
 #include <cstdint>

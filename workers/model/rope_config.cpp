@@ -12,10 +12,6 @@ constexpr double kMaxContext = 1 << 27;
 constexpr const char* kOriginalContext = "original_max_position_embeddings";
 constexpr const char* kQueryGrowth = "llama_4_scaling_beta";
 
-bool rope_reads(const Family& family, const std::string& key) {
-  return std::find(family.reads.begin(), family.reads.end(), key) != family.reads.end();
-}
-
 /// A factor that stretches a context: at least 1.
 double stretch(const Settings& s, const std::string& key) {
   const double factor = s.positive(key);
@@ -47,11 +43,6 @@ void read_dynamic(const Settings& s, RopeConfig& rope, int& max_context) {
   max_context = stretched_context(s, max_context, rope.factor);
 }
 
-/// 0.1 m ln(factor) + 1, from the paper's section 3.4; m is 1 there.
-double magnitude(double factor, double m) {
-  return factor <= 1.0 ? 1.0 : 0.1 * m * std::log(factor) + 1.0;
-}
-
 void read_yarn(const Settings& s, RopeConfig& rope, int& max_context) {
   rope.factor = s.has("factor") ? stretch(s, "factor") : max_context / rope.original_context;
   rope.beta_fast = s.positive_or("beta_fast", rope.beta_fast);
@@ -62,8 +53,8 @@ void read_yarn(const Settings& s, RopeConfig& rope, int& max_context) {
   const double m = s.has("mscale") ? s.not_negative("mscale") : 0;
   const double of_all = s.has("mscale_all_dim") ? s.not_negative("mscale_all_dim") : 0;
   const double inferred = m > 0 && of_all > 0
-                              ? magnitude(rope.factor, m) / magnitude(rope.factor, of_all)
-                              : magnitude(rope.factor, 1.0);
+                              ? yarn_magnitude(rope.factor, m) / yarn_magnitude(rope.factor, of_all)
+                              : yarn_magnitude(rope.factor, 1.0);
   rope.attention_factor = s.positive_or("attention_factor", inferred);
   if (rope.theta <= 1.0) s.refuse("rope_theta", "must be above 1 for yarn");
   max_context = std::max(max_context, stretched_context(s, rope.original_context, rope.factor));
@@ -96,7 +87,7 @@ void read_longrope(const Settings& s, RopeConfig& rope, int max_context) {
 void read_query_growth(const Settings& top, const Settings& s, const Family& family,
                        const std::string& type, RopeConfig& rope, int max_context) {
   if (!s.has(kQueryGrowth) || s.number(kQueryGrowth) == 0) return;
-  if (!rope_reads(family, kQueryGrowth)) {
+  if (!family.honours(kQueryGrowth)) {
     s.refuse(kQueryGrowth, "is not supported in " + family.name());
   }
   rope.query_growth = s.positive(kQueryGrowth);
@@ -128,7 +119,7 @@ void read_scaling(const Settings& top, const Settings& s, const Family& family, 
     const double share = s.positive("partial_rotary_factor");
     // Of latent queries transformers says what share of the whole query turns.
     const bool of_query = c.latent.rank > 0 && std::lround(share * c.head_dim) == c.latent.rope;
-    if (share != 1.0 && !of_query && !rope_reads(family, "partial_rotary_factor")) {
+    if (share != 1.0 && !of_query && !family.honours("partial_rotary_factor")) {
       s.refuse("partial_rotary_factor", "only 1 is supported in " + family.name());
     }
     if (!of_query) rope.dims = rotary_dims(s, share, turned_dims(c));
@@ -152,12 +143,11 @@ void read_scaling(const Settings& top, const Settings& s, const Family& family, 
   } else if (type == "yarn") {
     rope.type = RopeType::yarn;
     read_yarn(s, rope, c.max_context);
-  } else if ((type == "longrope" || type == "su") && rope_reads(family, "long_factor")) {
+  } else if ((type == "longrope" || type == "su") && family.honours("long_factor")) {
     rope.type = RopeType::longrope;
     read_longrope(s, rope, c.max_context);
   } else {
-    s.refuse("rope_type", type + " is not supported in " + family.name() +
-                              ", only default, linear, dynamic, yarn and llama3 are");
+    s.refuse("rope_type", type + " is not supported in " + family.name());
   }
 }
 
@@ -181,7 +171,7 @@ void read_both_kinds(const Settings& s, const Family& family, ModelConfig& c) {
     if (!s.has(kinds[i])) continue;
     c.max_context = said;  // not what the other kind has made of it
     const Settings kind = s.object(kinds[i]);
-    // transformers looks for it beside the kinds.
+    // transformers looks for `truncate` beside the kinds, where nobody writes it.
     if (!kind.flag_or("truncate", true)) kind.refuse("truncate", "false is not supported here");
     read_scaling(kind, kind, family, c.ropes[i], c);
     longest = std::max(longest, c.max_context);
@@ -191,17 +181,21 @@ void read_both_kinds(const Settings& s, const Family& family, ModelConfig& c) {
 
 }  // namespace
 
+double yarn_magnitude(double factor, double m) {
+  return factor <= 1.0 ? 1.0 : 0.1 * m * std::log(factor) + 1.0;
+}
+
 void read_ropes(const Settings& s, const Family& family, ModelConfig& c) {
   RopeConfig rope;
   rope.theta = s.positive_or("rope_theta", family.theta);
   rope.interleaved = family.interleaved;
-  if (rope_reads(family, "rope_interleave")) {
+  if (family.honours("rope_interleave")) {
     rope.interleaved = !s.says_null("rope_interleave") && s.flag_or("rope_interleave", true);
   }
   double share = 1;
-  if (rope_reads(family, "partial_rotary_factor")) {
+  if (family.honours("partial_rotary_factor")) {
     share = s.positive_or("partial_rotary_factor", family.partial);
-    if (rope_reads(family, "rotary_dim") && s.has("rotary_dim")) {
+    if (family.honours("rotary_dim") && s.has("rotary_dim")) {
       share = static_cast<double>(s.integer("rotary_dim", 2, 1024)) / turned_dims(c);
     }
   }
@@ -213,7 +207,7 @@ void read_ropes(const Settings& s, const Family& family, ModelConfig& c) {
   }
   if (family.local_theta != 0) {
     const double theta = family.local_theta > 0 ? family.local_theta : rope.theta;
-    rope.theta = rope_reads(family, "rope_local_base_freq")
+    rope.theta = family.honours("rope_local_base_freq")
                      ? s.positive_or("rope_local_base_freq", theta)
                      : theta;
     c.ropes.push_back(rope);

@@ -171,6 +171,9 @@ struct Family;
 /// window. Wants the sizes read; raises max_context where the scaling says how far it reaches.
 void read_ropes(const Settings& s, const Family& family, ModelConfig& config);
 
+/// What yarn multiplies by: 0.1 m ln(factor) + 1, from the paper's section 3.4, where m is 1.
+double yarn_magnitude(double factor, double m);
+
 /// The layers. Wants the sizes and the angles read.
 void read_layers(const Settings& s, const Family& family, ModelConfig& config);
 

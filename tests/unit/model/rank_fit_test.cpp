@@ -188,9 +188,13 @@ TEST(RankFit, GpusCutExpertsByFeatures) {
 /// of them widens them.
 TEST(RankFit, GpusKeepExpertsInInt4) {
   Model model("gptq_v2_experts");
-  for (LayerSpec& layer : model.config.parts) layer.experts.expert.intermediate = 96;
-  const RankWeights widened = rank_weights(model.config, model.files, TensorBytes::on_gpu);
   model.config.quantization.group = 64;
+  for (LayerSpec& layer : model.config.parts) {
+    layer.experts.expert.intermediate = 96;
+    layer.experts.expert.bias = true;
+  }
+  const RankWeights widened = rank_weights(model.config, model.files, TensorBytes::on_gpu);
+  for (LayerSpec& layer : model.config.parts) layer.experts.expert.bias = false;
   const RankWeights kept = rank_weights(model.config, model.files, TensorBytes::on_gpu);
   std::uint64_t as_bf16 = 0;
   for (const auto& [name, view] : model.files.tensors()) {
@@ -205,6 +209,19 @@ TEST(RankFit, GpusKeepExpertsInInt4) {
   EXPECT_EQ(rank_weights(model.config, model.files, TensorBytes::on_gpu, 2).cut -
                 (kept.cut - in_units(model.config, 96, 512 + 64)),
             2 * in_units(model.config, 192, 512 + 64));
+}
+
+/// So are other layers, or not.
+TEST(RankFit, GpusWidenSmallGroups) {
+  Model model("awq");  // groups of 16
+  const RankWeights widened = rank_weights(model.config, model.files, TensorBytes::on_gpu);
+  model.config.quantization.group = 32;
+  const RankWeights kept = rank_weights(model.config, model.files, TensorBytes::on_gpu);
+  std::uint64_t words = 0;
+  for (const auto& [name, view] : model.files.tensors()) {
+    if (view.dtype == "I32" && view.shape.size() > 1) words += view.bytes;
+  }
+  EXPECT_EQ(widened.of_all(1) - kept.of_all(1), 3 * words);
 }
 
 TEST(RankFit, EachGpuHasTheWholeEmbedding) {

@@ -4,9 +4,10 @@
 // (E4M3, with fp32 scales) and int4 ((q - zero) * scale, as linear/quantized_layout.h has it).
 // Plain C++: the kernels, what packs, and tests share it.
 //
-// A tile is 16 features, a unit 64 inputs of it: two halves of 32, which share a scale, and four
-// instructions of 16. Lane 4 g + t holds rows g and g + 8 of a tile, and of 16 inputs 2 t, 2 t + 1,
-// 2 t + 8, 2 t + 9: the left operand of mma.m16n8k16, and a warp's part of wgmma.m64k16's.
+// A tile is 16 features, a unit 64 inputs of it, which are four instructions of 16. A feature has a
+// scale for each half of a unit in MXFP4, and one for all of it in FP8 and int4. Lane 4 g + t holds
+// rows g and g + 8 of a tile, and of 16 inputs 2 t, 2 t + 1, 2 t + 8, 2 t + 9: the left operand of
+// mma.m16n8k16, and a warp's part of wgmma.m64k16's.
 #pragma once
 
 #include <cstddef>
@@ -52,7 +53,8 @@ constexpr int kFp8WordBytes = 1024;  // of a unit: a lane's four words of the fi
                                      // the other
 constexpr int kFp8UnitBytes = kFp8WordBytes + kExpertTile * 4;  // and a scale a feature
 
-constexpr int kInt4WordBytes = 512;  // of a unit: as a tile's unit of a linear layer in int4
+// Words and scales lie as place_of() and scale_at() of linear/quantized_layout.h say, for one unit.
+constexpr int kInt4WordBytes = 512;
 constexpr int kInt4UnitBytes = kInt4WordBytes + kExpertTile * 4;  // and a word of scale a feature
 
 /// The experts of a layer: [count][out, in], densely.

@@ -1,4 +1,4 @@
-// Int4 numbers of experts become bf16: expert_layout.h says how they lie.
+// Int4 numbers of experts become bf16: linear/quantized_layout.h says how they lie.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 // all that a new family needs (docs/adding-a-family.md); the words of the tables stand here.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,7 +17,7 @@ namespace baton {
 enum class Windows : std::uint8_t {
   refused,   // the family has none
   all,       // `sliding_window` is that of every layer, null is none
-  switched,  // it counts with use_sliding_window alone, which is refused
+  switched,  // `sliding_window` is passed over; `use_sliding_window`: true is refused
   listed,    // `layer_types` says which; without it, each but every `window_pattern`-th
   behind,    // likewise, but without it each from layer `max_window_layers` on
 };
@@ -36,14 +37,14 @@ struct ExpertStyle {
   std::string intermediate = "moe_intermediate_size";                     // of one expert
   bool normalise = false;  // where norm_topk_prob is not set
   bool may_normalise = true;
-  bool always_normalises = false;  // whatever norm_topk_prob says
+  bool always_normalises = false;  // norm_topk_prob: false is refused, null passed over
   RouterKind router = RouterKind::softmax;
   std::string other_scores = {};  // what `scoring_func` may call the router's scores, too
   bool router_bias = false;
   bool choice_bias = false;
   bool groups = false;     // `n_group`, `topk_group`
   std::string scale = {};  // key of a factor of all weights
-  bool greedy = false;     // or none, if `topk_method` says so
+  bool greedy = false;     // or none, if `topk_method` says "greedy"
   bool group_pairs = true;
   bool sparse_step = true;     // `decoder_sparse_step`, `mlp_only_layers`
   bool leading_dense = false;  // `first_k_dense_replace`; `mlp_layer_types` comes first
@@ -63,8 +64,9 @@ struct Family {
   std::vector<std::string> other_types =
       {};  // of folders that compute the same under their own name
   /// A model of several kinds of input: the model type of its text half where `text_config` says
-  /// none, or where there is none and the settings stand outside. Of this table only the two names
-  /// above and, of `names`, roots, other parts and how experts are stored count then.
+  /// none, or where there is none and the settings stand outside. Of this table count, then, what
+  /// stands above, `ties_inside`, `text_defaults` and, of `names`, roots, other parts and how
+  /// experts are stored.
   std::string text_of = {};
   bool ties_inside = false;  // a text_config that says that lm_head is tied is right in any case
 
@@ -77,7 +79,8 @@ struct Family {
   /// Likewise of a text half, whose `text_config` may leave out whatever is a default; a folder's
   /// own come before those of its text half's family.
   std::string text_defaults = "{}";
-  /// Keys of mathematics_keys() that the family has: the others are refused when they are set.
+  /// Keys that the family honours; those of mathematics_keys() that are not here are refused where
+  /// they are set.
   std::vector<std::string> reads = {};
 
   NormSpec norm = {};
@@ -94,16 +97,17 @@ struct Family {
   bool sinks = false;
 
   Windows windows = Windows::refused;
-  int window_pattern = 0;  // every n-th layer has none (`sliding_window_pattern` may say another
-                           // n); 0: all have one
+  int window_pattern = 0;    // every n-th layer has none (`sliding_window_pattern` may say another
+                             // n); 0: all have one
   bool full_first = false;   // the first of each n has none, not the last
   bool pattern_key = false;  // `sliding_window_pattern` is read
   RopePlaces rope_places = RopePlaces::all;
   bool interleaved = false;  // with `rope_interleave` among `reads`: or as that says
   double theta = 1e4;        // of the angles, where config.json says none
   double partial = 1;        // share of a head that turns, likewise
-  /// Layers with a window have angles of their own: `rope_local_base_freq` or this theta, never
-  /// scaled. 0: one kind of angles for all layers. -1: the same theta, not scaled.
+  /// Layers with a window have angles of their own: `rope_local_base_freq` or this theta, scaled
+  /// only by an entry `sliding_attention` of `rope_parameters`. 0: one kind of angles for all
+  /// layers. -1: the same theta for both kinds.
   double local_theta = 0;
   std::string next_layers =
       "num_nextn_predict_layers";  // so many layers behind the last are unused
@@ -124,6 +128,10 @@ struct Family {
   bool tied = false;                  // where config.json does not say
   TensorNames names = {};
 
+  /// Whether `key` is one of `reads`.
+  bool honours(const std::string& key) const {
+    return std::find(reads.begin(), reads.end(), key) != reads.end();
+  }
   /// For messages.
   const std::string& name() const { return architecture.empty() ? model_type : architecture; }
 };
