@@ -181,7 +181,7 @@ void randomise(const LinearWeight& w, std::uint64_t seed, cuda::Stream stream) {
                                                                      : 130.0F);
   const std::uint32_t zero = q.format == WeightFormat::int4 ? 8 : 0;
   cuda::fill_random(const_cast<std::uint32_t*>(q.words), cuda::weight_words(q.format, w.out, w.in),
-                    seed, stream);
+                    seed, stream, q.format == WeightFormat::int4 ? cuda::kOddInt4 : 0);
   const std::uint32_t word = (std::bit_cast<std::uint32_t>(scale) & ~15U) | zero;
   cuda::fill_words(const_cast<std::uint32_t*>(q.scales), cuda::scale_words(w.out, q.groups), word,
                    stream);

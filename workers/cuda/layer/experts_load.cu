@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "workers/cuda/launch.cuh"
+#include "workers/cuda/linear/quantized_load.h"
 #include "workers/sampling/philox.h"
 
 namespace baton::cuda {
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(kThreads)
                    {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
     for (int j = 0; j < 4; ++j) {
       const std::size_t at = 4 * i + j;
-      if (at < n) to[at] = at % kUnitWords < kWords ? bits[j] : scale;
+      if (at < n) to[at] = at % kUnitWords < kWords ? bits[j] | kOddInt4 : scale;
     }
   }
 }

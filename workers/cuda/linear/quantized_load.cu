@@ -144,13 +144,13 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    fill_random_kernel(std::uint32_t* to, std::size_t n, std::uint64_t seed) {
+    fill_random_kernel(std::uint32_t* to, std::size_t n, std::uint64_t seed, std::uint32_t always) {
   for (std::size_t i = thread_index(); 4 * i < n; i += all_threads()) {
     const auto bits =
         philox4x32({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i >> 32), 1, 0},
                    {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
     for (int j = 0; j < 4; ++j) {
-      if (4 * i + j < n) to[4 * i + j] = bits[j];
+      if (4 * i + j < n) to[4 * i + j] = bits[j] | always;
     }
   }
 }
@@ -184,8 +184,9 @@ void dequantize_part(const QuantizedPart& part, PartRows rows, Bf16* to, Stream 
   check(cudaGetLastError(), "dequantize_part");
 }
 
-void fill_random(std::uint32_t* to, std::size_t words, std::uint64_t seed, Stream stream) {
-  fill_random_kernel<<<blocks_for(words / 4), kThreads, 0, stream>>>(to, words, seed);
+void fill_random(std::uint32_t* to, std::size_t words, std::uint64_t seed, Stream stream,
+                 std::uint32_t always) {
+  fill_random_kernel<<<blocks_for(words / 4), kThreads, 0, stream>>>(to, words, seed, always);
   check(cudaGetLastError(), "fill_random");
 }
 

@@ -45,8 +45,12 @@ void pack_part(const QuantizedPart& part, PartRows rows, const QuantizedWeight& 
 /// Writes the part's rows of a bf16 matrix [.., part.in].
 void dequantize_part(const QuantizedPart& part, PartRows rows, Bf16* to, Stream stream);
 
-/// For benchmarks: random bits, or the same word everywhere.
-void fill_random(std::uint32_t* to, std::size_t words, std::uint64_t seed, Stream stream);
+/// For benchmarks: random bits, of which those of `always` are set, or the same word everywhere.
+void fill_random(std::uint32_t* to, std::size_t words, std::uint64_t seed, Stream stream,
+                 std::uint32_t always = 0);
+/// Of int4: odd numbers alone, so that with a zero point of 8 they are nought on average. If they
+/// were not, all rows would become alike behind some layers, and take the same experts.
+constexpr std::uint32_t kOddInt4 = 0x11111111;
 void fill_words(std::uint32_t* to, std::size_t words, std::uint32_t value, Stream stream);
 
 }  // namespace baton::cuda
