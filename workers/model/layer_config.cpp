@@ -81,12 +81,12 @@ std::vector<int> read_windows(const Settings& s, const Family& family, int layer
 /// Which of the ropes a layer has.
 std::vector<int> read_rope_places(const Settings& s, const Family& family,
                                   const std::vector<int>& windows) {
-  const bool any = s.has("sliding_window");
+  const bool has_window = s.has("sliding_window");  // also if no layer has one
   std::vector<int> places;
   for (std::size_t i = 0; i < windows.size(); ++i) {
     const bool windowed = windows[i] > 0;
     bool turns = true;
-    if (family.rope_places == RopePlaces::windowed) turns = windowed || !any;
+    if (family.rope_places == RopePlaces::windowed) turns = windowed || !has_window;
     if (family.rope_places == RopePlaces::windowed_only) turns = windowed;
     if (family.rope_places == RopePlaces::listed) turns = (i + 1) % 4 != 0;
     const int kind = windowed && family.local_theta != 0 ? 1 : 0;

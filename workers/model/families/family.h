@@ -25,7 +25,7 @@ enum class Windows : std::uint8_t {
 /// Which layers turn q and k by their position.
 enum class RopePlaces : std::uint8_t {
   all,
-  windowed,       // those with a window, if any layer has one; else all
+  windowed,       // those with a window, if `sliding_window` says one; else all
   windowed_only,  // those with a window
   listed,         // `no_rope_layers`: 1 for each that does; without it, each but every fourth
 };
