@@ -90,6 +90,10 @@ def pairs(config, count, name):
     return [rng.sample(all_changes, 2) for _ in range(count)]
 
 
+def prompt(vocab=50):
+    return torch.randint(0, min(vocab, 50), (TOKENS,), generator=torch.Generator().manual_seed(5))
+
+
 def reference(folder):
     """Log probabilities [TOKENS - 1, vocab], or why there are none."""
     try:
@@ -101,7 +105,7 @@ def reference(folder):
         if info["missing_keys"] or info["mismatched_keys"]:
             return "other tensors: " + ", ".join(sorted(map(str, info["missing_keys"])))[:80]
         vocab = model.config.get_text_config().vocab_size
-        tokens = torch.randint(0, min(vocab, 50), (TOKENS,), generator=torch.Generator().manual_seed(5))
+        tokens = prompt(vocab)
         with torch.inference_mode():
             logits = model.eval()(tokens[None]).logits[0]
         if not torch.isfinite(logits).all():
@@ -132,14 +136,15 @@ def distance(answer, logs, tokens):
     return worst
 
 
-def judge(program, name, source, config, said, log, counts):
+def judge(program, name, source, config, said, log, counts, found=None):
+    """`found`: reference()'s answer, where it is known."""
     with tempfile.TemporaryDirectory() as path:
         folder = pathlib.Path(path)
         for file in source.iterdir():
             if file.name != "config.json":
                 os.symlink(file, folder / file.name)
         (folder / "config.json").write_text(json.dumps(config))
-        found = reference(folder)
+        found = found or reference(folder)
         tokens = torch.arange(TOKENS) % 40 if isinstance(found, str) else found[0]
         answer = served(program, folder, tokens)
     line = f"{name} {said}: "
@@ -157,6 +162,13 @@ def judge(program, name, source, config, said, log, counts):
     return kind
 
 
+def quiet():
+    warnings.filterwarnings("ignore")
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="baton-bench-worker")
@@ -165,10 +177,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=7200, help="ends after so long")
     parser.add_argument("--log", type=argparse.FileType("w"), default=sys.stdout)
     o = parser.parse_args()
-    warnings.filterwarnings("ignore")
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(1)
+    quiet()
     end = time.monotonic() + o.seconds
     counts, wrong = collections.Counter(), 0
     for source in sorted((GOLDEN / "models").iterdir()):

@@ -14,10 +14,8 @@ import pathlib
 import random
 import sys
 import tempfile
-import warnings
 
 import torch
-import transformers
 
 import fuzz_configs
 from families import FAMILIES
@@ -104,17 +102,13 @@ def one_quantised(o, name, model_type, settings, seed, rng):
                 model, _ = make_quantized(folder, model_type, changed, torch.bfloat16, config, "config.json", seed)
             except Exception:  # a shape that there is not
                 continue
-            tokens = torch.randint(0, 50, (fuzz_configs.TOKENS,), generator=torch.Generator().manual_seed(5))
+            tokens = fuzz_configs.prompt()
             with torch.inference_mode():
                 logs = model.eval()(tokens[None]).logits[0].double().log_softmax(1)
-            answer = fuzz_configs.served(o.program, folder, tokens)
-        said = f"{name} seed {seed} {json.dumps(config)} {json.dumps(changed)}: "
-        kind, result = "refused", answer
-        if not isinstance(answer, str):
-            off = fuzz_configs.distance(answer, logs, tokens)
-            kind, result = ("same" if off < fuzz_configs.MOST else "WRONG"), f"off by {off:.2g}"
-        print(f"{kind}: {said}{result}", file=o.log, flush=True)
-        return kind
+            changed_config = json.loads((folder / "config.json").read_text())
+            said = f"seed {seed} {json.dumps(config)} {json.dumps(changed)}"
+            return fuzz_configs.judge(o.program, name, folder, changed_config, said, o.log, collections.Counter(),
+                                      (tokens, logs))
     return "no shape"
 
 
@@ -126,10 +120,7 @@ def main():
     parser.add_argument("--quantised", action="store_true")
     parser.add_argument("--log", type=argparse.FileType("w"), default=sys.stdout)
     o = parser.parse_args()
-    warnings.filterwarnings("ignore")
-    transformers.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(1)
+    fuzz_configs.quiet()
     all_models = {name: settings for name, settings in (MODELS | FAMILIES).items()
                   if not name.endswith("_mxfp4") and name != "dynamic_ntk"}
     counts = collections.Counter()
@@ -170,7 +161,7 @@ def one(o, name, model_type, settings, dtype, old, seed, rng):
             if isinstance(found, str):
                 continue
             said = f"seed {seed} {json.dumps(changed)}"
-            return fuzz_configs.judge(o.program, name, folder, config, said, o.log, collections.Counter())
+            return fuzz_configs.judge(o.program, name, folder, config, said, o.log, collections.Counter(), found)
     return "no shape"
 
 

@@ -51,19 +51,41 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// What fills units of one format: random words, of which the bits of `never` are nought and those
+/// of `always` set, and a word of scale again and again behind them.
+struct UnitFill {
+  int unit_bytes, word_bytes;
+  std::uint32_t never, always, scale;
+  std::uint32_t stream;  // of random numbers
+};
+
 __global__ void __launch_bounds__(kThreads)
-    fill_mxfp4_kernel(std::uint32_t* to, std::size_t n, std::uint32_t scales, std::uint64_t seed) {
-  constexpr int kUnitWords = kMxfp4UnitBytes / 4;
-  constexpr int kWords = kMxfp4WordBytes / 4;
+    fill_units_kernel(std::uint32_t* to, std::size_t n, UnitFill fill, std::uint64_t seed) {
+  const std::size_t unit_words = fill.unit_bytes / 4;
+  const std::size_t words = fill.word_bytes / 4;
   for (std::size_t i = thread_index(); 4 * i < n; i += all_threads()) {
-    const auto bits =
-        philox4x32({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i >> 32), 2, 0},
-                   {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+    const auto bits = philox4x32(
+        {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i >> 32), fill.stream, 0},
+        {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
     for (int j = 0; j < 4; ++j) {
       const std::size_t at = 4 * i + j;
-      if (at < n) to[at] = at % kUnitWords < kWords ? bits[j] : scales;
+      if (at >= n) break;
+      to[at] = at % unit_words < words ? (bits[j] & ~fill.never) | fill.always : fill.scale;
     }
   }
+}
+
+void fill_units(std::byte* to, std::size_t bytes, const UnitFill& fill, std::uint64_t seed,
+                Stream stream) {
+  fill_units_kernel<<<blocks_for(bytes / 16), kThreads, 0, stream>>>(
+      reinterpret_cast<std::uint32_t*>(to), bytes / 4, fill, seed);
+  check(cudaGetLastError(), "fill of experts");
+}
+
+std::uint32_t bits_of(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
 }
 
 __global__ void __launch_bounds__(kThreads) pack_fp8_kernel(Fp8Part p, std::byte* to) {
@@ -81,23 +103,6 @@ __global__ void __launch_bounds__(kThreads) pack_fp8_kernel(Fp8Part p, std::byte
     atomicOr(reinterpret_cast<std::uint32_t*>(unit) + place.word, place.bits);
     if (input % kExpertUnit != 0) continue;
     reinterpret_cast<float*>(unit + kFp8WordBytes)[row % kExpertTile] = scale;
-  }
-}
-
-/// No number has the highest bit of its exponent: all are below 2.
-__global__ void __launch_bounds__(kThreads)
-    fill_fp8_kernel(std::uint32_t* to, std::size_t n, float scale, std::uint64_t seed) {
-  constexpr int kUnitWords = kFp8UnitBytes / 4;
-  constexpr int kWords = kFp8WordBytes / 4;
-  for (std::size_t i = thread_index(); 4 * i < n; i += all_threads()) {
-    const auto bits =
-        philox4x32({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i >> 32), 3, 0},
-                   {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
-    for (int j = 0; j < 4; ++j) {
-      const std::size_t at = 4 * i + j;
-      if (at >= n) break;
-      to[at] = at % kUnitWords < kWords ? bits[j] & 0xBBFFBBFFU : __float_as_uint(scale);
-    }
   }
 }
 
@@ -121,21 +126,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    fill_int4_kernel(std::uint32_t* to, std::size_t n, std::uint32_t scale, std::uint64_t seed) {
-  constexpr int kUnitWords = kInt4UnitBytes / 4;
-  constexpr int kWords = kInt4WordBytes / 4;
-  for (std::size_t i = thread_index(); 4 * i < n; i += all_threads()) {
-    const auto bits =
-        philox4x32({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i >> 32), 4, 0},
-                   {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
-    for (int j = 0; j < 4; ++j) {
-      const std::size_t at = 4 * i + j;
-      if (at < n) to[at] = at % kUnitWords < kWords ? bits[j] | kOddInt4 : scale;
-    }
-  }
-}
-
 }  // namespace
 
 void pack_int4(const QuantizedWeight& part, int out, int in, std::byte* to, Stream stream) {
@@ -149,12 +139,8 @@ void fill_int4(std::byte* to, std::size_t bytes, float deviation, std::uint64_t 
                Stream stream) {
   constexpr float kDeviation = 4.6F;  // of a random number
   constexpr std::uint32_t kZero = 8;
-  const float scale = deviation / kDeviation;
-  std::uint32_t word;
-  std::memcpy(&word, &scale, sizeof word);
-  fill_int4_kernel<<<blocks_for(bytes / 16), kThreads, 0, stream>>>(
-      reinterpret_cast<std::uint32_t*>(to), bytes / 4, (word & ~15U) | kZero, seed);
-  check(cudaGetLastError(), "fill_int4");
+  const std::uint32_t scale = (bits_of(deviation / kDeviation) & ~15U) | kZero;
+  fill_units(to, bytes, {kInt4UnitBytes, kInt4WordBytes, 0, kOddInt4, scale, 4}, seed, stream);
 }
 
 void pack_fp8(const Fp8Part& part, std::byte* to, Stream stream) {
@@ -166,9 +152,11 @@ void pack_fp8(const Fp8Part& part, std::byte* to, Stream stream) {
 void fill_fp8(std::byte* to, std::size_t bytes, float deviation, std::uint64_t seed,
               Stream stream) {
   constexpr float kDeviation = 0.6F;  // of a random byte
-  fill_fp8_kernel<<<blocks_for(bytes / 16), kThreads, 0, stream>>>(
-      reinterpret_cast<std::uint32_t*>(to), bytes / 4, deviation / kDeviation, seed);
-  check(cudaGetLastError(), "fill_fp8");
+  // No number has the highest bit of its exponent: all are below 2.
+  constexpr std::uint32_t kNever = 0x44004400;
+  fill_units(to, bytes,
+             {kFp8UnitBytes, kFp8WordBytes, kNever, 0, bits_of(deviation / kDeviation), 3}, seed,
+             stream);
 }
 
 void pack_mxfp4(const Mxfp4Part& part, std::byte* to, int* bad, Stream stream) {
@@ -182,9 +170,8 @@ void fill_mxfp4(std::byte* to, std::size_t bytes, float deviation, std::uint64_t
   constexpr float kDeviation = 2.93F;  // of a random code
   const int exponent = 127 + static_cast<int>(std::lround(std::log2(deviation / kDeviation)));
   const auto scale = static_cast<std::uint32_t>(exponent + kMxfp4ScaleOffset);
-  fill_mxfp4_kernel<<<blocks_for(bytes / 16), kThreads, 0, stream>>>(
-      reinterpret_cast<std::uint32_t*>(to), bytes / 4, scale * 0x01010101U, seed);
-  check(cudaGetLastError(), "fill_mxfp4");
+  fill_units(to, bytes, {kMxfp4UnitBytes, kMxfp4WordBytes, 0, 0, scale * 0x01010101U, 2}, seed,
+             stream);
 }
 
 }  // namespace baton::cuda

@@ -5,15 +5,7 @@
 namespace baton {
 namespace {
 
-const ExpertStyle kV3Experts = {.count = {"n_routed_experts", "num_local_experts"},
-                                .normalise = true,
-                                .router = RouterKind::sigmoid,
-                                .choice_bias = true,
-                                .groups = true,
-                                .scale = "routed_scaling_factor",
-                                .sparse_step = false,
-                                .leading_dense = true,
-                                .shared_count = "n_shared_experts"};
+const ExpertStyle kV3Experts = v3_experts();
 // V2's own code and transformers differ in what they do where norm_topk_prob is set; no folder sets
 // it.
 const ExpertStyle kV2Experts = {.count = {"n_routed_experts", "num_local_experts"},
@@ -25,13 +17,13 @@ const ExpertStyle kV2Experts = {.count = {"n_routed_experts", "num_local_experts
                                 .sparse_step = false,
                                 .leading_dense = true,
                                 .shared_count = "n_shared_experts"};
-const ExpertStyle kMistralExperts = {.count = {"n_routed_experts", "num_local_experts"},
-                                     .normalise = true,
-                                     .groups = true,
-                                     .scale = "routed_scaling_factor",
-                                     .sparse_step = false,
-                                     .leading_dense = true,
-                                     .shared_count = "n_shared_experts"};
+ExpertStyle mistral_experts() {
+  ExpertStyle style = v3_experts();
+  style.router = RouterKind::softmax;
+  style.choice_bias = false;
+  return style;
+}
+const ExpertStyle kMistralExperts = mistral_experts();
 
 Family deepseek(const std::string& architecture, const std::string& type,
                 const std::vector<std::string>& other_types, const ExpertStyle& experts) {

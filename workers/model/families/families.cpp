@@ -4,6 +4,18 @@
 
 namespace baton {
 
+ExpertStyle v3_experts() {
+  return {.count = {"n_routed_experts", "num_local_experts"},
+          .normalise = true,
+          .router = RouterKind::sigmoid,
+          .choice_bias = true,
+          .groups = true,
+          .scale = "routed_scaling_factor",
+          .sparse_step = false,
+          .leading_dense = true,
+          .shared_count = "n_shared_experts"};
+}
+
 const std::vector<Family>& families() {
   static const std::vector<Family> kFamilies = [] {
     std::vector<Family> all;

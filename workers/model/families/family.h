@@ -57,6 +57,10 @@ struct ExpertStyle {
   bool clamped = false;  // gpt-oss's gate: `swiglu_limit`, `swiglu_alpha`; biases
 };
 
+/// DeepSeek V3's, which several makers have: sigmoids with a bias, in groups, behind dense layers,
+/// and experts that every token takes.
+ExpertStyle v3_experts();
+
 struct Family {
   std::string architecture = {};        // the only one of `architectures`; empty: a text half alone
   std::string other_architecture = {};  // likewise, of the same

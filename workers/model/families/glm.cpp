@@ -6,15 +6,7 @@
 namespace baton {
 namespace {
 
-const ExpertStyle kGlmExperts = {.count = {"n_routed_experts", "num_local_experts"},
-                                 .normalise = true,
-                                 .router = RouterKind::sigmoid,
-                                 .choice_bias = true,
-                                 .groups = true,
-                                 .scale = "routed_scaling_factor",
-                                 .sparse_step = false,
-                                 .leading_dense = true,
-                                 .shared_count = "n_shared_experts"};
+const ExpertStyle kGlmExperts = v3_experts();
 
 ExpertStyle solar_experts() {
   ExpertStyle style = kGlmExperts;

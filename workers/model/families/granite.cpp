@@ -42,6 +42,7 @@ TensorNames granite_dense_names() {
 Family granite(const std::string& architecture, const std::string& type) {
   return {.architecture = architecture,
           .model_type = type,
+          .defaults = R"({"attention_multiplier": 1.0})",
           .reads = {"embedding_multiplier", "attention_multiplier", "residual_multiplier",
                     "logits_scaling"},
           .bias_key = "attention_bias"};
@@ -52,10 +53,8 @@ Family granite(const std::string& architecture, const std::string& type) {
 std::vector<Family> granite_families() {
   Family dense = granite("GraniteForCausalLM", "granite");
   dense.reads.emplace_back("mlp_bias");
-  dense.defaults = R"({"attention_multiplier": 1.0})";
   Family experts = granite("GraniteMoeForCausalLM", "granitemoe");
   experts.must_say = {"num_local_experts", "num_experts_per_tok"};
-  experts.defaults = R"({"attention_multiplier": 1.0})";
   experts.experts = &kGraniteExperts;
   experts.names = granite_names();
   Family shared = experts;
@@ -67,7 +66,6 @@ std::vector<Family> granite_families() {
   hybrid.must_say = {"layer_types", "position_embedding_type", "num_local_experts",
                      "shared_intermediate_size"};
   hybrid.must_be = {{"position_embedding_type", "\"rope\""}, {"num_local_experts", "0"}};
-  hybrid.defaults = R"({"attention_multiplier": 1.0})";
   hybrid.mlp_key = "shared_intermediate_size";
   hybrid.names = granite_dense_names();
   // Norms around both parts, and another sense of a factor.
@@ -75,6 +73,7 @@ std::vector<Family> granite_families() {
   clova.must_be = {{"use_post_norm", "true"}};
   clova.norm_place = NormPlace::both;
   clova.logits_times_scaling = true;
+  clova.defaults = "{}";
   clova.scale_by_head = true;
   clova.names.attention_after = "post_norm1";
   clova.names.mlp_after = "post_norm2";

@@ -12,15 +12,13 @@ TensorNames names_of_norms_after() {
   return names;
 }
 
-const ExpertStyle kExaoneExperts = {.count = {"num_experts"},
-                                    .normalise = true,
-                                    .router = RouterKind::sigmoid,
-                                    .choice_bias = true,
-                                    .groups = true,
-                                    .scale = "routed_scaling_factor",
-                                    .sparse_step = false,
-                                    .leading_dense = true,
-                                    .shared_count = "num_shared_experts"};
+ExpertStyle exaone_experts() {
+  ExpertStyle style = v3_experts();
+  style.count = {"num_experts"};
+  style.shared_count = "num_shared_experts";
+  return style;
+}
+const ExpertStyle kExaoneExperts = exaone_experts();
 
 TensorNames exaone_moe_names() {
   TensorNames names;
