@@ -8,7 +8,8 @@ target_compile_options(baton_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -
                                              -Woverloaded-virtual -fno-math-errno)
 # Of the compiler that CI has: newer ones warn about more, which must not keep anybody from building.
 if(BATON_WERROR AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  target_compile_options(baton_flags INTERFACE -Werror)
+  # nvcc's option of that name takes a value.
+  target_compile_options(baton_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
 target_include_directories(baton_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
 
@@ -108,12 +109,14 @@ endif()
 add_custom_target(baton-sanitized)
 
 # baton_test(name SOURCES ... LIBS ... [LABEL unit|cpu_torch|e2e] [TIMEOUT seconds]
-#            [ENVIRONMENT A=1 ...] [ARGS ...] [NO_MAIN] [NOT_SANITIZED] [ONE_THREAD])
+#            [ENVIRONMENT A=1 ...] [ARGS ...] [NO_MAIN] [NOT_SANITIZED] [ONE_THREAD] [OWN_DATA])
 # A GoogleTest program, one ctest entry a program. gtest's main is linked unless NO_MAIN is given.
 # ONE_THREAD: neither it nor what it tests starts another: nothing to see for ThreadSanitizer.
+# OWN_DATA: no second thread, and no bytes of clients, files or other processes: in no sanitizer tree. The simulation
+# runs the same cores under AddressSanitizer.
 # NOT_SANITIZED: left out of the sanitizer trees (arithmetic that only takes long there).
 function(baton_test name)
-  cmake_parse_arguments(arg "NO_MAIN;NOT_SANITIZED;ONE_THREAD" "LABEL;TIMEOUT" "SOURCES;LIBS;ENVIRONMENT;ARGS" ${ARGN})
+  cmake_parse_arguments(arg "NO_MAIN;NOT_SANITIZED;ONE_THREAD;OWN_DATA" "LABEL;TIMEOUT" "SOURCES;LIBS;ENVIRONMENT;ARGS" ${ARGN})
   if(NOT arg_SOURCES)
     message(FATAL_ERROR "baton_test(${name}): no SOURCES")
   endif()
@@ -127,7 +130,7 @@ function(baton_test name)
     set(arg_TIMEOUT 60)
   endif()
   if(NOT BATON_TESTS OR ((BATON_SANITIZE OR BATON_COVERAGE) AND arg_NOT_SANITIZED)
-     OR (BATON_SANITIZE STREQUAL "thread" AND arg_ONE_THREAD))
+     OR (BATON_SANITIZE AND arg_OWN_DATA) OR (BATON_SANITIZE STREQUAL "thread" AND arg_ONE_THREAD))
     return()
   endif()
   if(arg_NO_MAIN)

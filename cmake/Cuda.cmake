@@ -6,6 +6,7 @@
 # Hopper is what is measured; Ampere compiles, but has not run yet.
 set(BATON_CUDA_ARCHITECTURES "80;90a" CACHE STRING
     "GPU architectures to compile for; PTX of the last plain one is added for newer GPUs")
+option(BATON_CUDA_QUICK "Compile CUDA files fast, hardly optimised: for a check that they compile" OFF)
 enable_language(CUDA)
 if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 13.0)
   message(FATAL_ERROR "CUDA 13.0 or newer is needed, found ${CMAKE_CUDA_COMPILER_VERSION}")
@@ -27,6 +28,11 @@ foreach(arch IN LISTS BATON_CUDA_ARCHITECTURES)
 endforeach()
 if(ptx_arch)
   list(APPEND BATON_GENCODE "SHELL:-gencode arch=compute_${ptx_arch},code=compute_${ptx_arch}")
+endif()
+
+set(BATON_CUDA_OPTIMIZE -O3 -lineinfo)
+if(BATON_CUDA_QUICK)
+  set(BATON_CUDA_OPTIMIZE -O0 -Ofast-compile=max)
 endif()
 
 find_package(CUDAToolkit 13.0 REQUIRED)
@@ -60,10 +66,11 @@ function(baton_cuda_library name)
   add_library(baton::${name} ALIAS baton_${name})
   target_include_directories(baton_${name} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
   target_link_libraries(baton_${name} PUBLIC baton::cudart ${arg_LIBS} PRIVATE ${arg_PRIVATE_LIBS})
-  set_target_properties(baton_${name} PROPERTIES CUDA_SEPARABLE_COMPILATION OFF)
+  # Kernels of different files have the same local names; CMake 3.31 would compile .cu files as one, too.
+  set_target_properties(baton_${name} PROPERTIES CUDA_SEPARABLE_COMPILATION OFF UNITY_BUILD OFF)
   target_compile_options(baton_${name} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow>
-    "$<$<COMPILE_LANGUAGE:CUDA>:${BATON_GENCODE};--expt-relaxed-constexpr;-O3;-lineinfo;-Xcompiler=-Wall;-diag-suppress=177>")
+    "$<$<COMPILE_LANGUAGE:CUDA>:${BATON_GENCODE};--expt-relaxed-constexpr;${BATON_CUDA_OPTIMIZE};-Xcompiler=-Wall;-diag-suppress=177>")
 endfunction()
 
 # baton_gpu_test(name SOURCES ... LIBS ...): a GoogleTest program that needs a GPU. It is always built, so
