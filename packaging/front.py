@@ -4,7 +4,7 @@ import re
 
 # Lifted from ./baton as they stand there, so that nothing is written twice.
 SHARED = ["serve_usage", "say", "die", "now", "have", "listeners", "port_taken", "plan_value", "ctl_options", "one_socket", "show_setup", "ask_scheduler", "runs",
-          "all_up", "cannot_run", "left_out", "one_served", "announce", "refuse_foreign", "check_model", "model_of", "supervisor_of", "left_behind", "baton_on_port",
+          "all_up", "cannot_run", "left_out", "one_served", "announce", "gpu_count", "default_config", "refuse_foreign", "check_model", "model_of", "supervisor_of", "left_behind", "baton_on_port",
           "processes", "plan_of", "check", "serve", "doctor_options", "gpu_pairs", "doctor_reach", "doctor_model"]
 
 
@@ -23,8 +23,7 @@ def front(launcher, template, version, has_top):
     text = re.sub(r"; build/cpu/bin/baton-scheduler --help lists them\n *once it is built", "; baton.yaml(5) lists them", text)
     text = text.replace("cuda where a GPU and nvcc 13 are found", "cuda where a GPU and the package baton-cuda are found")
     text = text.replace("a GPU and nvcc are here", "a GPU is here")
-    text = text.replace("(configs/1p1d.yaml, with cuda configs/1p1d-cuda.yaml)",
-                        "(/etc/baton/1p1d.yaml, with cuda 1p1d-cuda.yaml there)")
+    text = text.replace("on more configs/", "on more /etc/baton/").replace("one GPU configs/", "one GPU /etc/baton/")
     text = text.replace("(demo/model)", "(the demo model)").replace("(configs/", "(/etc/baton/")
     if not has_top:
         template = re.sub(r"(?m)^  top .*\n", "", template)

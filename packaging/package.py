@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 HERE = ROOT / "packaging"
 PROGRAMS = ["baton-ctl", "baton-fit", "baton-frontend", "baton-grammar", "baton-memory", "baton-plan", "baton-scheduler",
             "baton-supervisor", "baton-worker"]
-CONFIGURATIONS = {"cpu": ["1p1d", "1mixed", "2p2d", "2ranks", "dialects"], "cuda": ["1p1d-cuda"]}
+CONFIGURATIONS = {"cpu": ["1p1d", "1mixed", "2p2d", "2ranks", "dialects"], "cuda": ["1mixed-cuda", "1p1d-cuda"]}
 MAINTAINER = "Baton developers <baton@localhost>"
 # Parts of the C library, which every system brings: a copy would not fit another one's loader.
 C_LIBRARY = re.compile(r"(libc|libm|libpthread|librt|libdl|libutil|libresolv|libanl|libmvec|libnss_\w+)\.so\.\d+$|ld-linux")

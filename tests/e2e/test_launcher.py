@@ -355,7 +355,7 @@ class RefusedTest(unittest.TestCase):
 class DeviceTest(unittest.TestCase):
     """CPU or GPU, on a machine whose GPU and nvcc are stubs. A third stub ends the start after the choice."""
 
-    def choice(self, gpus, release, *files, **config):
+    def choice(self, gpus, release, *files, visible="", **config):
         folder = pathlib.Path(folders.temporary(self, "baton-launcher-"))
         model = folder / "model"
         model.mkdir()
@@ -365,7 +365,8 @@ class DeviceTest(unittest.TestCase):
         stub(folder / "bin", "uname", "echo riscv64")
         stub(folder / "bin", "nvidia-smi", f"printf '{gpus}'")
         stub(folder / "bin", "nvcc", f"echo 'Cuda compilation tools, release {release}, V{release}.1'")
-        done = run("serve", "--model", str(model), env={"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"})
+        done = run("serve", "--model", str(model), env={"PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+                                                         "CUDA_VISIBLE_DEVICES": visible})
         self.assertIn("this is riscv64", done.stderr)
         return done.stdout
 
@@ -377,6 +378,13 @@ class DeviceTest(unittest.TestCase):
                               ([], {"num_experts": 128}), ([], {"num_local_experts": 8})):
             self.assertIn("a GPU and nvcc are here: --device cuda",
                           self.choice("GPU 0: some\\n", "13.0", *files, **config), (files, config))
+
+    def test_one_gpu_gets_one_worker_and_two_get_a_pair(self):
+        one, two = "GPU 0: some\\n", "GPU 0: some\\nGPU 1: some\\n"
+        for gpus, visible, config in ((one, "", "1mixed-cuda.yaml"), (two, "", "1p1d-cuda.yaml"),
+                                      (two, "1", "1mixed-cuda.yaml"), (two, "0,1", "1p1d-cuda.yaml")):
+            self.assertIn(f"configuration {config} (--config", self.choice(gpus, "13.0", visible=visible), (gpus, visible))
+        self.assertNotIn("configuration", self.choice("No devices", "13.0"))
 
     def test_without_a_gpu_it_is_the_cpu_and_without_a_new_nvcc_it_says_so(self):
         self.assertEqual("", self.choice("No devices", "13.0"))

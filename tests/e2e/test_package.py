@@ -249,7 +249,7 @@ class Cuda(unittest.TestCase):
         self.assertFalse([file for file in files if (first / file).exists()], "no file is in both")
         lib = "usr/lib/baton/"
         self.assertEqual({f"{lib}cuda/bin/baton-{name}" for name in PROGRAMS} | {f"{lib}lib/libcublasLt.so.13",
-                         "etc/baton/1p1d-cuda.yaml", "usr/share/doc/baton-cuda/copyright"}, {file for file in files if not (self.tree / file).is_symlink()})
+                         "etc/baton/1mixed-cuda.yaml", "etc/baton/1p1d-cuda.yaml", "usr/share/doc/baton-cuda/copyright"}, {file for file in files if not (self.tree / file).is_symlink()})
         control = (self.tree / "DEBIAN" / "control").read_text()
         self.assertIn("baton (= 9.8.7)", re.search(r"Depends: (.*)", control).group(1))
         self.assertNotIn("cublas", control)
