@@ -233,7 +233,8 @@ int main(int argc, char** argv) {
   app.add_option("--device", config.self.device, "cpu or cuda")->capture_default_str();
   app.add_option("--gpu", config.self.gpu, "number or UUID")->capture_default_str();
   app.add_option("--load-format", config.self.load_format, "auto or dummy")->capture_default_str();
-  app.add_option("--activations", config.self.activations, "exact or int8")->capture_default_str();
+  app.add_option("--activations", config.self.activations, "auto, exact or int8")
+      ->capture_default_str();
   app.add_flag("--deterministic", config.self.deterministic, "no token depends on its neighbours");
   app.add_option("--layer-kernel", config.self.layer_kernel, "auto, always or never")
       ->capture_default_str();

@@ -270,8 +270,8 @@ class Builder {
         return invalid(label + "check_pulls is not served by several GPUs yet");
       }
     }
-    if (worker.activations != "exact" && worker.device == "cuda") {
-      return invalid(label + "activations " + worker.activations + " needs device cpu");
+    if (worker.activations == "int8" && worker.device == "cuda") {
+      return invalid(label + "activations int8 needs device cpu");
     }
     if (worker.ranks > 1 && worker.fake) return invalid(label + "ranks above 1 needs fake: false");
     if (worker.rank >= worker.ranks) {

@@ -154,13 +154,18 @@ struct WorkerConfig {
     return ranks > 1 ? name + "." + std::to_string(of_rank) : name;
   }
 
+  /// Whether products with weights that stay integers take activations rounded to eight bits.
+  bool rounds_activations() const {
+    return activations == "int8" || (activations == "auto" && !deterministic && device == "cpu");
+  }
+
   std::string name;
   Role role = Role::mixed;
   std::string device = "cpu";
   std::string gpu = "auto";
   std::string load_format = "auto";
   std::string dtype = "auto";
-  std::string activations = "exact";
+  std::string activations = "auto";
   bool deterministic = false;
   std::string layer_kernel = "auto";
   double memory_fraction = 0.9;

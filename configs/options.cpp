@@ -408,9 +408,10 @@ const std::vector<Option<WorkerConfig>>& worker_options() {
       {.name = "activations",
        .meaning = "on CPUs, what is multiplied with quantised weights; exact: activations as they "
                   "are; int8: rounded to eight bits by 32 of them, products of integers: quicker, "
-                  "other (still reproducible) tokens, log probabilities off by about 0.01",
+                  "other (still reproducible) tokens, log probabilities off by about 0.001; auto: "
+                  "int8 where weights stay integers, exact otherwise and with deterministic",
        .member = &W::activations,
-       .choices = "exact|int8"},
+       .choices = "auto|exact|int8"},
       {"deterministic",
        "on GPUs: a token does not depend on its batch-mates, to the bit; slower (CPUs always do "
        "so)",

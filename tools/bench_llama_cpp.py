@@ -136,7 +136,7 @@ def main():
     add("--tokens", type=int, default=64)
     add("--rounds", type=int, default=3)
     add("--pool-mib", type=int, default=2600, help="Baton's KV pool")
-    add("--activations", default="exact", help="exact or int8: worker.activations")
+    add("--activations", default="auto", help="auto, exact or int8: worker.activations")
     add("--json", help="writes all numbers there")
     args = parser.parse_args()
     draw = random.Random(6)

@@ -62,7 +62,9 @@ void add_worker(const Worker& w, const State& state, std::vector<SetupLine>& lin
   lines.push_back({name + " weights",
                    h.facts.weights + ", " + gib(h.facts.weight_bytes) +
                        (ranks ? " of rank 0" : "") + shared_with(w, state),
-                   "--worker.dtype"});
+                   h.facts.weights.find("activations") == std::string::npos
+                       ? "--worker.dtype"
+                       : "--worker.dtype, --worker.activations"});
   std::string pool = to_string(static_cast<KvDtype>(h.dtype)) + std::string(", ") +
                      gib(h.block_bytes * h.blocks) + ": " + tokens_of(h, h.blocks);
   if (h.facts.free_bytes > 0) pool += "; " + gib(h.facts.free_bytes) + " were free";

@@ -27,6 +27,7 @@ class GgufTest(unittest.TestCase):
             text = post("/v1/completions", {"model": "demo", "prompt": "The  harbour was\n", "max_tokens": 24,
                                             "temperature": 0, "logprobs": 3})
             cluster.assert_at_rest()
+            self.setup = cluster.ctl("show setup")
         return (chat["choices"][0]["message"]["content"], chat["usage"]["prompt_tokens"],
                 text["choices"][0]["text"], text["choices"][0]["logprobs"])
 
@@ -38,6 +39,7 @@ class GgufTest(unittest.TestCase):
             if file.name != "chat_format.json":
                 (model / file.name).symlink_to(file)
         self.assertEqual(self.answers(model), self.answers(gguf_file.write(self.folder / "demo.gguf")))
+        self.assertNotIn("activations", self.setup, "bf16: nothing is rounded")
 
     def test_quantised_weights_are_served(self):
         file = gguf_file.write(self.folder / "demo-q8.gguf", gguf_file.Q8_0)
@@ -46,7 +48,13 @@ class GgufTest(unittest.TestCase):
         self.assertTrue(text)
         self.assertEqual(24, len(probabilities["tokens"]))
         if DEVICE == "cpu":
+            self.assertRegex(self.setup, r"weights +.*activations int8.*--worker.dtype, --worker.activations")
+            self.assertEqual(alone, self.answers(file, activations="int8"), "what auto takes for integers")
             self.assertEqual(alone, self.answers(file, ranks=2))
+            exact = self.answers(file, activations="exact")
+            self.assertIn("activations exact", self.setup)
+            self.assertNotEqual(alone[3], exact[3], "rounding moves log probabilities")
+            self.assertEqual(exact, self.answers(file, deterministic=True))
 
 
 if __name__ == "__main__":

@@ -178,9 +178,9 @@ WorkerFacts CpuExecutor::plan_memory(const ModelConfig& config, const WeightPlan
   set_planned_pool(pool.value() >> 20U);
   WorkerFacts facts;
   facts.weights = weights.dtype + (config.text_half ? ", text only" : "");
-  if (options_.activations == Activations::int8) {
-    facts.weights += weights.whole_numbers ? ", activations int8"
-                                           : ", activations exact (none of them whole numbers)";
+  if (weights.whole_numbers) {
+    facts.weights +=
+        options_.activations == Activations::int8 ? ", activations int8" : ", activations exact";
   }
   facts.free_bytes = ask.free;
   facts.threads = static_cast<std::uint32_t>(options_.threads);

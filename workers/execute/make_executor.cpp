@@ -33,7 +33,7 @@ CpuExecutor::Options cpu_options(const Config& config) {
   options.weights = self.dtype == "f32"    ? WeightChoice::f32
                     : self.dtype == "bf16" ? WeightChoice::bf16
                                            : WeightChoice::stored;
-  options.activations = self.activations == "int8" ? Activations::int8 : Activations::exact;
+  options.activations = self.rounds_activations() ? Activations::int8 : Activations::exact;
   options.max_context = config.max_context;
   options.run_dir = config.run_dir;
   options.memory_socket = config.memory_socket();
@@ -163,9 +163,8 @@ Result<std::unique_ptr<Executor>> make_executor(const Config& config) {
         std::make_unique<FakeModel>(config.model, self.tokens_per_block));
   }
   if (config.model.empty()) return invalid("model is not set");
-  if (self.device == "cuda" && self.activations != "exact") {
-    return invalid("worker " + self.name + ": activations " + self.activations +
-                   " needs device cpu");
+  if (self.device == "cuda" && self.activations == "int8") {
+    return invalid("worker " + self.name + ": activations int8 needs device cpu");
   }
   if (self.device == "cuda") return make_cuda_executor(config);
   if (self.load_format != "auto") {

@@ -356,12 +356,28 @@ TEST(ConfigError, NamesOfWorkers) {
   EXPECT_EQ(error_of(many), "/etc/baton/t.yaml:1: workers: has 65 entries; at most 64");
 }
 
+TEST(WorkerConfig, ActivationsAreRoundedUnlessAskedOtherwise) {
+  WorkerConfig worker;
+  EXPECT_TRUE(worker.rounds_activations()) << "auto, on CPUs";
+  worker.deterministic = true;
+  EXPECT_FALSE(worker.rounds_activations());
+  worker.activations = "int8";
+  EXPECT_TRUE(worker.rounds_activations()) << "named";
+  worker.deterministic = false;
+  worker.activations = "exact";
+  EXPECT_FALSE(worker.rounds_activations());
+  worker.activations = "auto";
+  worker.device = "cuda";
+  EXPECT_FALSE(worker.rounds_activations());
+}
+
 TEST(ConfigError, RoundedActivationsAreOfCpus) {
   EXPECT_EQ(error_of("workers:\n  - {name: a, activations: int8}\n"), "accepted");
   EXPECT_EQ(error_of("worker: {activations: int8}\nworkers:\n  - {name: a, device: cuda}\n"),
             "/etc/baton/t.yaml:3: worker a: activations int8 needs device cpu");
-  EXPECT_EQ(error_of("workers:\n  - {name: a, activations: int4}\n"),
-            "/etc/baton/t.yaml:2: workers[0].activations: is 'int4'; it may be exact or int8");
+  EXPECT_EQ(
+      error_of("workers:\n  - {name: a, activations: int4}\n"),
+      "/etc/baton/t.yaml:2: workers[0].activations: is 'int4'; it may be auto, exact or int8");
 }
 
 TEST(ConfigError, Ranks) {
