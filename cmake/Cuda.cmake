@@ -32,7 +32,7 @@ endif()
 
 set(BATON_CUDA_OPTIMIZE -O3 -lineinfo)
 if(BATON_CUDA_QUICK)
-  set(BATON_CUDA_OPTIMIZE -O0 -Ofast-compile=max)
+  set(BATON_CUDA_OPTIMIZE -O0 --Ofast-compile=max)
 endif()
 
 find_package(CUDAToolkit 13.0 REQUIRED)
