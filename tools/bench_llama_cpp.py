@@ -2,11 +2,13 @@
 """Baton beside llama.cpp's server on CPUs: the same weights, the same prompts of token ids, in turns.
 
     tools/random_model.py 0.6b FOLDER
-    tools/bench_llama_cpp.py FOLDER/bf16.gguf [FOLDER/q8_0.gguf ...] [--baton FOLDER/gptq]
-        [--llama-server PATH] [--threads 2] [--streams 1 16] [--prompt 512] [--tokens 64] [--rounds 3]
+    tools/bench_llama_cpp.py FOLDER/bf16.gguf [FOLDER/q8_0.gguf ...] --llama-source llama.cpp [--baton FOLDER/gptq]
+        [--threads 2] [--streams 1 16] [--prompt 512] [--tokens 64] [--rounds 3] [--activations exact]
 
-Without --llama-server it is the package xllamacpp (PyPI), which holds llama.cpp's own server, compiled for AVX2. Each round
-starts one server, measures, stops it, and starts the other one. Both get prompts of their own for every stream and round,
+--llama-source is a clone of llama.cpp. Its server is built there for this very processor (-DGGML_NATIVE=ON, in build-native):
+a package compiled for AVX2 would make Baton look up to four times better on a machine with AVX-512. --llama-server names a server
+that you have built so. What its log says about the processor is printed. Each round starts one server, measures, stops it, and
+starts the other one. Both get prompts of their own for every stream and round,
 so that no prefix is found; greedy, to the full length. Printed of each: tokens a second of the prompt (from the request to the
 first token, one stream), and tokens a second of all streams together while all of them decode; in the middle of the rounds.
 """
@@ -20,6 +22,7 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -27,17 +30,27 @@ TOOLS = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(TOOLS.parent / "tests" / "e2e"))
 from cluster import MIXED, Cluster, free_port  # noqa: E402
 
-PACKAGE = """
-import sys, time, xllamacpp as x
-path, port, threads, streams, context = sys.argv[1], *map(int, sys.argv[2:])
-p = x.CommonParams()
-p.model.path, p.port, p.n_parallel, p.n_ctx = path, port, streams, streams * context
-p.cpuparams.n_threads = p.cpuparams_batch.n_threads = threads
-p.kv_unified = False
-server = x.Server(p)
-print("listens", server.listening_address, flush=True)
-time.sleep(1e6)
-"""
+
+def build_native(source):
+    """llama.cpp's server of a source folder, compiled for this processor."""
+    if not (source / "CMakeLists.txt").is_file():
+        raise SystemExit(f"--llama-source: {source} has no CMakeLists.txt; name a clone of llama.cpp")
+    tree = source / "build-native"
+    jobs = str(os.cpu_count())
+    for command in (["cmake", "-S", source, "-B", tree, "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF",
+                     "-DLLAMA_BUILD_TESTS=OFF"],
+                    ["cmake", "--build", tree, "--target", "llama-server", "-j", jobs]):
+        subprocess.run(command, check=True, stdout=sys.stderr)
+    return tree / "bin" / "llama-server"
+
+
+def processor_features(log):
+    """What llama.cpp's server says that it was compiled for: ["AVX2", "AVX512", ...]."""
+    for line in log.splitlines():
+        if "system_info" in line:
+            return [name.split(":")[-1].strip() for name, _, value in (part.partition("=") for part in line.split("|"))
+                    if value.strip() == "1"]
+    return []
 
 
 def stream(port, path, body, arrivals):
@@ -75,13 +88,10 @@ def measure(port, path, body_of, streams, tokens, prompt):
 def llama(args, model, streams):
     port = free_port()
     context = args.prompt + args.tokens + 64
-    if args.llama_server:
-        command = [args.llama_server, "-m", model, "--port", port, "-t", args.threads, "-tb", args.threads,
-                   "-np", streams, "-c", streams * context]
-    else:
-        command = [sys.executable, "-c", PACKAGE, model, port, args.threads, streams, context]
-    with open(os.devnull, "w") as log:
-        process = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log)
+    command = [args.llama_server, "-m", model, "--port", port, "-t", args.threads, "-tb", args.threads,
+               "-np", streams, "-c", streams * context]
+    log = tempfile.NamedTemporaryFile(prefix="llama-", suffix=".log")
+    process = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log)
     try:
         for _ in range(600):
             with contextlib.suppress(OSError):
@@ -92,10 +102,14 @@ def llama(args, model, streams):
             if process.poll() is not None:
                 raise RuntimeError("llama.cpp's server has ended")
             time.sleep(0.1)
+        if not args.features:
+            args.features = processor_features(pathlib.Path(log.name).read_text(errors="replace"))
+            print("llama.cpp is compiled for " + (", ".join(args.features) or "what its log does not say"), flush=True)
         yield port
     finally:
         process.kill()
         process.wait()
+        log.close()
 
 
 @contextlib.contextmanager
@@ -129,7 +143,9 @@ def main():
     add = parser.add_argument
     add("models", nargs="+", help="GGUF files that both serve; FILE=FOLDER: Baton serves FOLDER")
     add("--baton", nargs="*", default=[], help="folders or files that Baton alone serves")
-    add("--llama-server", help="the binary; else the package xllamacpp")
+    peer = parser.add_mutually_exclusive_group(required=True)
+    peer.add_argument("--llama-source", type=pathlib.Path, help="a clone of llama.cpp: its server is built natively there")
+    peer.add_argument("--llama-server", type=pathlib.Path, help="a server that was built with -DGGML_NATIVE=ON")
     add("--threads", type=int, default=2)
     add("--streams", type=int, nargs="+", default=[1, 16])
     add("--prompt", type=int, default=512)
@@ -139,6 +155,9 @@ def main():
     add("--activations", default="auto", help="auto, exact or int8: worker.activations")
     add("--json", help="writes all numbers there")
     args = parser.parse_args()
+    args.features = None
+    if args.llama_source:
+        args.llama_server = build_native(args.llama_source.resolve())
     draw = random.Random(6)
     ours, theirs = bodies(args, draw)
     found = {}

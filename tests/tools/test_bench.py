@@ -9,14 +9,17 @@ import os
 import pathlib
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(os.environ.get("BATON_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
 sys.path.insert(0, str(ROOT / "tools"))
 
 import bench_lab_gpu  # noqa: E402
+import bench_llama_cpp  # noqa: E402
 import bench_loads  # noqa: E402
 import dummy_model  # noqa: E402
 from loadgen import judge, loads, trace  # noqa: E402
@@ -253,6 +256,34 @@ class DummyModel(unittest.TestCase):
             (folder / "config.json").write_text('{"vocab_size": 12}')
             with self.assertRaises(ValueError):
                 dummy_model.write(str(folder / "config.json"), pathlib.Path(name) / "c")
+
+
+class LlamaCpp(unittest.TestCase):
+    """The peer on CPUs is compiled for the processor that measures."""
+
+    def test_it_is_built_natively(self):
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch("subprocess.run") as run:
+            source = pathlib.Path(folder)
+            with self.assertRaisesRegex(SystemExit, "--llama-source: .* has no CMakeLists.txt"):
+                bench_llama_cpp.build_native(source)
+            run.assert_not_called()
+            (source / "CMakeLists.txt").touch()
+            server = bench_llama_cpp.build_native(source)
+            self.assertEqual(source / "build-native" / "bin" / "llama-server", server)
+            configure, build = (call.args[0] for call in run.call_args_list)
+            self.assertIn("-DGGML_NATIVE=ON", configure)
+            self.assertIn("llama-server", build)
+
+    def test_what_its_log_says_of_the_processor(self):
+        log = ("llama_model_loader: x\nsystem_info: n_threads = 2 (n_threads_batch = 2) / 2 | CPU : SSE3 = 1 | AVX2 = 1 "
+               "| AVX512 = 1 | AVX512_VNNI = 1 | AMX_INT8 = 0 | REPACK = 1 | \nmain: y\n")
+        self.assertEqual(["SSE3", "AVX2", "AVX512", "AVX512_VNNI", "REPACK"], bench_llama_cpp.processor_features(log))
+        self.assertEqual([], bench_llama_cpp.processor_features("nothing"))
+
+    def test_a_peer_must_be_named(self):
+        done = subprocess.run([sys.executable, ROOT / "tools" / "bench_llama_cpp.py", "x.gguf"], capture_output=True, text=True)
+        self.assertEqual(2, done.returncode)
+        self.assertIn("--llama-source --llama-server", done.stderr)
 
 
 if __name__ == "__main__":
