@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import hashlib
 import json
 import os
 import pathlib
@@ -389,6 +390,78 @@ class DeviceTest(unittest.TestCase):
     def test_without_a_gpu_it_is_the_cpu_and_without_a_new_nvcc_it_says_so(self):
         self.assertEqual("", self.choice("No devices", "13.0"))
         self.assertIn("a GPU is here, but no nvcc 13 or newer", self.choice("GPU 0: some\\n", "12.8"))
+
+
+class TestTest(unittest.TestCase):
+    """./baton test in a small checkout of its own, whose cmake, ninja, nvcc and ctest are stubs."""
+
+    def setUp(self):
+        self.root = pathlib.Path(folders.temporary(self, "baton-launcher-"))
+        for file in ("baton", "tests/run_tests.py"):
+            (self.root / file).parent.mkdir(exist_ok=True)
+            shutil.copy(ROOT / file, self.root / file)
+        (self.root / "cmake").mkdir()
+        for name in ("debian-packages", "pypi-requirements", "pypi-requirements-cuda", "pypi-requirements-python",
+                     "pypi-requirements-sdist", "pypi-requirements-xgrammar"):
+            (self.root / "cmake" / f"{name}.txt").touch()
+        nothing = hashlib.sha256(b"").hexdigest()
+        for name, stamp in (("torch", f"layout 2, {nothing}"), ("python", nothing), ("xgrammar", f"layout 1, {nothing}"),
+                            ("flashinfer", nothing)):
+            (self.root / ".deps" / name).mkdir(parents=True)
+            (self.root / ".deps" / name / "stamp").write_text(stamp + "\n")
+        bin_ = self.root / "bin"
+        stub(bin_, "cmake", f'for last; do case $last in cpu|asan|tsan|cuda-check) mkdir -p {self.root}/build/$last; '
+                            f'touch {self.root}/build/$last/build.ninja;; esac; done')
+        stub(bin_, "ninja", 'case " $* " in *" -n "*) echo "no work to do" ;; esac; exit ${NINJA:-0}')
+        stub(bin_, "nvcc", "exit 0")
+        stub(bin_, "ctest", f"""echo "$*" >>{self.root}/calls
+case " $* " in
+  *" -R "*) bad=${{SECOND:-0}} all=1 ;;
+  *asan*) bad=0 all=2 ;;
+  *) bad=${{FIRST:-0}} all=3 ;;
+esac
+echo "90% tests passed, $bad tests failed out of $all"
+if [ $bad = 1 ]; then printf 'The following tests FAILED:\n\t  7 - some.test (Failed)\n'; fi""")
+
+    def baton(self, *args, **env):
+        done = subprocess.run([self.root / "baton", "test", *args], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "PATH": f"{self.root / 'bin'}:{os.environ['PATH']}",
+                                   "BATON_DEPS": str(self.root / ".deps"), **env})
+        return done.returncode, done.stdout.splitlines()
+
+    def retries(self):
+        return [line for line in (self.root / "calls").read_text().splitlines() if "-R" in line]
+
+    def test_all_trees_and_phases(self):
+        code, said = self.baton()
+        self.assertEqual((0, "9 passed, 0 failed"), (code, said[-1]), said)  # 3 + 2 + 3 tests, and CUDA compiles
+        rows = [line.split("|")[1].strip() for line in said if line.startswith("  |") and "---" not in line]
+        self.assertEqual(["phase", "setup", "compile cpu", "tests cpu", "compile asan", "tests asan", "compile tsan",
+                          "tests tsan", "compile cuda-check", "all"], rows)
+        self.assertEqual([], self.retries())
+
+    def test_a_failure_is_retried(self):
+        code, said = self.baton("--fast", FIRST="1")
+        self.assertEqual((0, "3 passed, 0 failed"), (code, said[-1]), said)
+        self.assertEqual("flaky: some.test", said[-2])
+        self.assertEqual(1, len(self.retries()))
+        self.assertTrue(self.retries()[0].endswith("-R ^some\\.test$"), self.retries())
+
+    def test_a_second_failure_is_one(self):
+        code, said = self.baton("--fast", FIRST="1", SECOND="1")
+        self.assertEqual((1, "2 passed, 1 failed"), (code, said[-1]), said)
+
+    def test_the_nightly_run_retries_nothing(self):
+        stub(self.root / "bin", "clang-tidy", "exit 0")
+        code, said = self.baton("--fast", "--all", FIRST="1")
+        self.assertEqual(1, code, said)
+        self.assertEqual([], self.retries())
+
+    def test_cuda_that_does_not_compile_has_failed(self):
+        stub(self.root / "bin", "ninja", 'case " $* " in *" -n "*) echo "no work to do" ;; *baton-cuda*) exit 1 ;; esac')
+        code, said = self.baton()
+        self.assertEqual((1, "8 passed, 1 failed"), (code, said[-1]), said)
+        self.assertIn("failed: compile cuda-check", said)
 
 
 class ChangedFilesTest(unittest.TestCase):
