@@ -20,7 +20,9 @@ if(CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
 set(BATON_GENCODE)
+set(BATON_GENCODE_PTX)
 foreach(arch IN LISTS BATON_CUDA_ARCHITECTURES)
+  list(APPEND BATON_GENCODE_PTX "SHELL:-gencode arch=compute_${arch},code=compute_${arch}")
   list(APPEND BATON_GENCODE "SHELL:-gencode arch=compute_${arch},code=sm_${arch}")
   if(arch MATCHES "^[0-9]+$")
     set(ptx_arch ${arch})
@@ -67,10 +69,16 @@ function(baton_cuda_library name)
   target_include_directories(baton_${name} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
   target_link_libraries(baton_${name} PUBLIC baton::cudart ${arg_LIBS} PRIVATE ${arg_PRIVATE_LIBS})
   # Kernels of different files have the same local names; CMake 3.31 would compile .cu files as one, too.
+  # What ptxas makes of FlashInfer's templates takes longer than all the rest, and changes with FlashInfer's version alone.
+  if(BATON_CUDA_QUICK AND "baton::flashinfer" IN_LIST arg_PRIVATE_LIBS)
+    set(gencode ${BATON_GENCODE_PTX})
+  else()
+    set(gencode ${BATON_GENCODE})
+  endif()
   set_target_properties(baton_${name} PROPERTIES CUDA_SEPARABLE_COMPILATION OFF UNITY_BUILD OFF)
   target_compile_options(baton_${name} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow>
-    "$<$<COMPILE_LANGUAGE:CUDA>:${BATON_GENCODE};--expt-relaxed-constexpr;${BATON_CUDA_OPTIMIZE};-Xcompiler=-Wall;-diag-suppress=177>")
+    "$<$<COMPILE_LANGUAGE:CUDA>:${gencode};--expt-relaxed-constexpr;${BATON_CUDA_OPTIMIZE};-Xcompiler=-Wall;-diag-suppress=177>")
 endfunction()
 
 # baton_gpu_test(name SOURCES ... LIBS ...): a GoogleTest program that needs a GPU. It is always built, so
@@ -82,7 +90,8 @@ function(baton_gpu_test name)
   endif()
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE baton::flags ${arg_LIBS} baton::cudart baton::gtest_main)
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu_tests)
+  # Local names of its files are each other's.
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu_tests UNITY_BUILD OFF)
   add_dependencies(baton-cuda ${name})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
