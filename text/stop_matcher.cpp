@@ -56,4 +56,15 @@ std::size_t StopMatcher::pending() const {
   return longest;
 }
 
+std::vector<std::uint32_t> StopMatcher::state() const {
+  std::vector<std::uint32_t> state;
+  state.reserve(patterns_.size());
+  for (const Pattern& pattern : patterns_) state.push_back(pattern.matched);
+  return state;
+}
+
+void StopMatcher::restore(const std::vector<std::uint32_t>& state) {
+  for (std::size_t i = 0; i < patterns_.size(); ++i) patterns_[i].matched = state[i];
+}
+
 }  // namespace baton

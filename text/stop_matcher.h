@@ -30,6 +30,10 @@ class StopMatcher {
   /// Bytes at the end of everything taken so far that may be the beginning of a match.
   std::size_t pending() const;
 
+  /// How many bytes of each string are matched, to come back to with restore().
+  std::vector<std::uint32_t> state() const;
+  void restore(const std::vector<std::uint32_t>& state);
+
  private:
   struct Pattern {
     std::string text;

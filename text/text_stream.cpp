@@ -18,12 +18,7 @@ TextStream::Output TextStream::feed(std::span<const Token> tokens) {
     if (stopped_) break;
     ++n_;
     append_piece(id);
-    if (matcher_.empty()) {
-      out_ += fresh_;
-    } else {
-      match_fresh();
-    }
-    fresh_.clear();
+    match_fresh();
   }
   return {out_, stopped_, n_};
 }
@@ -31,6 +26,7 @@ TextStream::Output TextStream::feed(std::span<const Token> tokens) {
 TextStream::Output TextStream::flush() {
   out_.clear();
   if (!stopped_) {
+    end_run();
     drop_unfinished();
     out_ += held_;
     out_ += fresh_;
@@ -40,9 +36,17 @@ TextStream::Output TextStream::flush() {
   return {out_, stopped_, n_};
 }
 
-// Moves the text of one token through the matcher: to out_ what is safe, to held_ what may still
+// Out, unless it belongs to a run that may still turn out invalid.
+void TextStream::give(std::string_view text) { (run_.held ? run_.text : out_) += text; }
+
+// Moves the text of one token through the matcher: what is safe goes out, to held_ what may still
 // become a stop string.
 void TextStream::match_fresh() {
+  if (matcher_.empty()) {
+    give(fresh_);
+    fresh_.clear();
+    return;
+  }
   std::size_t taken = 0;
   for (;;) {
     const StopMatcher::Match match = matcher_.feed(std::string_view(fresh_).substr(taken));
@@ -51,16 +55,19 @@ void TextStream::match_fresh() {
     if (n_ < options_.min_tokens) continue;
     held_.append(fresh_, 0, taken);
     if (!options_.include_stop_in_output) held_.resize(held_.size() - match.length);
+    out_ += run_.text;
     out_ += held_;
     held_.clear();
+    fresh_.clear();
     unfinished_size_ = 0;
     stopped_ = true;
     which_ = match.which;
     return;
   }
   held_ += fresh_;
+  fresh_.clear();
   const std::size_t safe = held_.size() - matcher_.pending();
-  out_.append(held_, 0, safe);
+  give(std::string_view(held_).substr(0, safe));
   held_.erase(0, safe);
 }
 
@@ -73,13 +80,52 @@ void TextStream::append_piece(Token id) {
     if (rule.special_ends_character) drop_unfinished();
     return;
   }
-  std::string_view text = tokenizer_.token_bytes(id);
-  if (at_start_) text = at_start(id, text);
+  const std::string_view bytes = tokenizer_.token_bytes(id);
   if (kind != PieceKind::bytes) {
+    end_run();
     drop_unfinished();
-    broken_ = false;
+  } else if (rule.invalid == InvalidBytes::run) {
+    begin_run();
   }
-  append_bytes(text);
+  append_bytes(at_start_ ? at_start(id, bytes) : bytes);
+  if (!in_run_) return;
+  run_.bytes += bytes.size();
+  if (run_.bytes > kMaxHeldRun) release_run();
+}
+
+void TextStream::begin_run() {
+  if (in_run_) return;
+  in_run_ = true;
+  run_.held = true;
+  run_.bytes = 0;
+  run_.before = held_;
+  run_.matched = matcher_.state();
+}
+
+// What comes next is no byte: the run's characters are text, unless the last one is unfinished.
+void TextStream::end_run() {
+  if (!in_run_) return;
+  drop_unfinished();
+  release_run();
+  in_run_ = broken_ = false;
+}
+
+void TextStream::release_run() {
+  out_ += run_.text;
+  run_.text.clear();
+  run_.held = false;
+}
+
+// Every byte of the run so far is replaced, and nothing of its text was ever there.
+void TextStream::replace_run() {
+  broken_ = true;
+  at_start_ = false;
+  held_ = run_.before;
+  matcher_.restore(run_.matched);
+  fresh_.clear();
+  run_.text.clear();
+  run_.held = false;
+  for (std::size_t i = 0; i < run_.bytes; ++i) fresh_ += kReplacementCharacter;
 }
 
 // The text of what may be the first piece. sentencepiece's rule: at the very start of a text, a
@@ -140,13 +186,18 @@ void TextStream::append_bytes(std::string_view bytes) {
 
 /// For `bytes` bytes that begin a character and are not one.
 void TextStream::append_replacement(std::size_t bytes) {
-  broken_ = tokenizer_.decoding().invalid == InvalidBytes::run;
+  if (run_.held) replace_run();
+  broken_ = in_run_;
   const bool each = tokenizer_.decoding().invalid != InvalidBytes::prefix;
   for (std::size_t i = 0; i < (each ? bytes : 1); ++i) fresh_ += kReplacementCharacter;
 }
 
 void TextStream::drop_unfinished() {
-  if (unfinished_size_ > 0) append_replacement(unfinished_size_);
+  if (unfinished_size_ > 0 && run_.held) {
+    replace_run();  // whose bytes these are, too
+  } else if (unfinished_size_ > 0) {
+    append_replacement(unfinished_size_);
+  }
   unfinished_size_ = 0;
 }
 

@@ -13,6 +13,10 @@
 
 namespace baton {
 
+/// Bytes of a run of byte tokens that are held back until the run ends (InvalidBytes::run). A
+/// longer run is given out as it arrives: an invalid byte then replaces the run from that byte on.
+inline constexpr std::size_t kMaxHeldRun = 64;
+
 struct TextStreamOptions {
   std::vector<std::string> stop;  // not empty each, valid UTF-8
   bool include_stop_in_output = false;
@@ -39,7 +43,8 @@ class TextStream {
   };
 
   /// Takes the next tokens. Text that may be the beginning of a stop string is held back; so are
-  /// the bytes of an unfinished character.
+  /// the bytes of an unfinished character, and a short run of byte tokens that may still turn out
+  /// invalid. A stop string is found in it all the same.
   Output feed(std::span<const Token> tokens);
 
   /// The stop string that matched; null: none has.
@@ -50,8 +55,22 @@ class TextStream {
   Output flush();
 
  private:
+  /// What an invalid byte in a run of byte tokens takes back.
+  struct Run {
+    std::size_t bytes = 0;  // of its tokens, but for the one at hand
+    bool held = false;      // its text is in `text`; false: there is no run, or it was given out
+    std::string text;
+    std::string before;  // held_ and the matcher's state before the run
+    std::vector<std::uint32_t> matched;
+  };
+
   void append_piece(Token id);
+  void begin_run();
+  void end_run();
+  void release_run();
+  void replace_run();
   void match_fresh();
+  void give(std::string_view text);
   std::string_view at_start(Token id, std::string_view text);
   void append_bytes(std::string_view bytes);
   void append_replacement(std::size_t bytes);
@@ -66,7 +85,9 @@ class TextStream {
   std::string out_;
   char unfinished_[4] = {};
   std::uint8_t unfinished_size_ = 0;
-  bool broken_ = false;   // a byte of this run belongs to no character (InvalidBytes::run)
+  Run run_;
+  bool in_run_ = false;   // of byte tokens (InvalidBytes::run)
+  bool broken_ = false;   // a byte of this run belongs to no character
   bool at_start_ = true;  // a leading space may still be dropped
   bool stopped_ = false;
   std::size_t which_ = 0;  // of options_.stop, when stopped_

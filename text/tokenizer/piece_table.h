@@ -29,7 +29,7 @@ enum class LeadingSpace : std::uint8_t {
 /// How bytes that form no character are replaced by U+FFFD.
 enum class InvalidBytes : std::uint8_t {
   each,    // one for every byte
-  run,     // one for every byte, from there on to the end of the run of byte tokens
+  run,     // one for every byte of the run of byte tokens, also for those of its characters
   prefix,  // one for the longest beginning of a character (the Unicode standard's practice)
 };
 

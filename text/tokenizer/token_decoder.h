@@ -14,8 +14,8 @@ namespace baton {
 
 /// ByteLevel; Metaspace; or, in a Sequence and in this order, Replace of strings, ByteFallback,
 /// Fuse, Strip of one leading space. Where one byte of a ByteFallback run is no part of a
-/// character, the library's decoders replace the whole run by U+FFFD; here the run is replaced from
-/// that byte on (InvalidBytes::run): a stream has given out what stood before it.
+/// character, every byte of the run becomes U+FFFD (InvalidBytes::run). A stream therefore holds a
+/// run back until its end, but at most kMaxHeldRun bytes (text/text_stream.h).
 class TokenDecoder {
  public:
   static Result<TokenDecoder> parse(const nlohmann::json& spec, const std::string& where);

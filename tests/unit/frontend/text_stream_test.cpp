@@ -223,6 +223,67 @@ TEST(TextStream, StopStringAcrossTokensAndItsCount) {
   EXPECT_EQ(stream.flush().text, "");
 }
 
+/// The tokenizer of tests/golden/tokenizers/mistral, whose byte tokens are 5 to 260.
+class ByteRuns : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto loaded = Tokenizer::load("tests/golden/tokenizers/mistral");
+    ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+    tokenizer_ = std::move(loaded).value();
+    ASSERT_EQ(tokenizer_->token_bytes(5 + 0xE4), "\xE4");
+  }
+  static std::vector<Token> bytes(std::string_view text) {
+    std::vector<Token> ids;
+    for (const char c : text) ids.push_back(5 + static_cast<unsigned char>(c));
+    return ids;
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer_;
+};
+
+TEST_F(ByteRuns, AreHeldBackUntilTheirTextIsSure) {
+  TextStream stream(*tokenizer_, {});
+  EXPECT_EQ(stream.feed(bytes("\xE4\xBD\xA0\xE4\xBD\xA0")).text, "");
+  EXPECT_EQ(stream.feed(tokenizer_->encode("x", false)).text.substr(0, 6),
+            "\xE4\xBD\xA0\xE4\xBD\xA0");
+  // A broken run is replaced at once, and so is the rest of it.
+  EXPECT_EQ(stream.feed(bytes("a\xFF")).text, "\xEF\xBF\xBD\xEF\xBF\xBD");
+  EXPECT_EQ(stream.feed(bytes("b")).text, "\xEF\xBF\xBD");
+  stream.feed(tokenizer_->encode("x", false));
+  EXPECT_EQ(stream.feed(bytes("ab\xE4")).text, "");
+  EXPECT_EQ(stream.flush().text, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
+}
+
+TEST_F(ByteRuns, HoldNoMoreThanTheirBound) {
+  TextStream stream(*tokenizer_, {});
+  const std::string held(kMaxHeldRun, 'a');
+  EXPECT_EQ(stream.feed(bytes(held)).text, "");
+  EXPECT_EQ(stream.feed(bytes("b")).text, held + "b");
+  EXPECT_EQ(stream.feed(bytes("c")).text, "c");
+  EXPECT_EQ(stream.feed(bytes("\xFF")).text, "\xEF\xBF\xBD");
+  EXPECT_EQ(stream.feed(bytes("d")).text, "\xEF\xBF\xBD");
+}
+
+TEST_F(ByteRuns, StopAtTheTokenThatCompletesTheStopString) {
+  TextStreamOptions options;
+  options.stop = {"you"};
+  TextStream stream(*tokenizer_, options);
+  const auto output = stream.feed(bytes("ayouth\xFF"));
+  EXPECT_TRUE(output.stopped);
+  EXPECT_EQ(output.text, "a");
+  EXPECT_EQ(output.n, 4U);
+  // What a broken run takes back was never the beginning of a stop string.
+  TextStream broken(*tokenizer_, options);
+  broken.feed(bytes("yo\xFFu"));
+  broken.feed(bytes("u"));
+  EXPECT_FALSE(broken.feed(tokenizer_->encode("x", false)).stopped);
+  TextStream before(*tokenizer_, options);
+  const auto you = tokenizer_->encode_plain("y", true);
+  before.feed(you);
+  before.feed(bytes("o\xFF"));
+  EXPECT_EQ(before.matched(), nullptr);
+}
+
 TEST(TextStream, OptionsFollowThePrompt) {
   const Tokenizer& tokenizer = *tiny_model().tokenizer;
   ParsedRequest request;
