@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "frontend/chat/reply_marks.h"
+#include "frontend/core/json_reader.h"
 
 namespace baton {
 namespace {
@@ -42,7 +43,7 @@ CallText xml_call(const std::string& open, const std::string& close) {
 /// {"type": "tag"} of each function that may be called.
 OrderedJson tags_of(const ForcedChoice& choice, const CallText& text) {
   OrderedJson tags = OrderedJson::array();
-  for (const OrderedJson& tool : OrderedJson::parse(choice.tools)) {
+  for (const OrderedJson& tool : parse_ordered_json(choice.tools)) {
     const OrderedJson& function = tool["function"];
     const std::string name = function["name"];
     if (!choice.name.empty() && name != choice.name) continue;
@@ -117,7 +118,7 @@ Result<ForcedReply> forced_calls(const ForcedChoice& choice, const ReplyGrammar&
       if (tags.size() != 1) {
         return invalid("cannot force one of several functions in this model's format: name it");
       }
-      const OrderedJson tools = OrderedJson::parse(choice.tools);
+      const OrderedJson tools = parse_ordered_json(choice.tools);
       const auto named = std::find_if(tools.begin(), tools.end(), [&](const OrderedJson& tool) {
         return choice.name.empty() || tool["function"]["name"] == choice.name;
       });
@@ -142,7 +143,7 @@ std::string behind_reasoning(GrammarKind kind, const std::string& grammar,
     case GrammarKind::none:
       return {};
     case GrammarKind::json_schema:
-      inside = {{"type", "json_schema"}, {"json_schema", OrderedJson::parse(grammar)}};
+      inside = {{"type", "json_schema"}, {"json_schema", parse_ordered_json(grammar)}};
       break;
     case GrammarKind::regex:
       inside = {{"type", "regex"}, {"pattern", grammar}};
@@ -151,7 +152,7 @@ std::string behind_reasoning(GrammarKind kind, const std::string& grammar,
       inside = {{"type", "grammar"}, {"grammar", grammar}};
       break;
     case GrammarKind::structural_tag:
-      inside = OrderedJson::parse(grammar, nullptr, false);
+      inside = parse_ordered_json(grammar);
       if (!inside.is_object() || !inside.contains("format")) return grammar;  // refused as it is
       inside = OrderedJson(inside["format"]);
       break;

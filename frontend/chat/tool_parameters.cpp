@@ -16,6 +16,12 @@ using Json = nlohmann::json;
 
 /// Schemas that are looked at for one parameter: references may go round in circles.
 constexpr int kMaxSchemas = 64;
+/// Values that are looked at for all of them, a byte of the tools: many may refer to one large
+/// enum.
+constexpr std::size_t kMaxValuesPerByte = 4;
+/// Longer names of types mean nothing, and longer references are not followed.
+constexpr std::size_t kMaxTypeBytes = 16;
+constexpr std::size_t kMaxReferenceBytes = 256;
 
 /// JSON Schema's name. A number is an integer if it is written as one, however large.
 const char* type_name(const Json& value, std::string_view text) {
@@ -53,33 +59,53 @@ const Json* definition(const Json& root, const std::string& reference) {
   return nullptr;
 }
 
-void add_types(const Json& schema, const Json& root, int& left, ParameterType& type) {
-  if (!schema.is_object() || left-- <= 0) return;
+struct Budget {
+  int schemas = kMaxSchemas;  // of one parameter
+  std::size_t values = 0;     // of all
+  bool spend() { return values > 0 && values-- > 0; }
+};
+
+void add_types(const Json& schema, const Json& root, Budget& left, ParameterType& type) {
+  if (!schema.is_object() || left.schemas-- <= 0) return;
   const Json* named = member(schema, "type");
-  if (named != nullptr && named->is_string()) type.names.insert(named->get<std::string>());
+  const auto add_name = [&](const Json& name) {
+    if (!name.is_string()) return;
+    const auto& text = name.get_ref<const std::string&>();
+    if (text.size() <= kMaxTypeBytes) type.names.insert(text);
+  };
+  if (named != nullptr) add_name(*named);
   if (named != nullptr && named->is_array()) {
     for (const Json& one : *named) {
-      if (one.is_string()) type.names.insert(one.get<std::string>());
+      if (!left.spend()) break;
+      add_name(one);
     }
   }
   const auto add_value = [&](const Json& value) {
-    if (named == nullptr) type.names.insert(type_name(value, value.dump()));
+    if (named == nullptr)
+      type.names.insert(type_name(value, value.is_number() ? value.dump() : ""));
     type.trimmed = true;
   };
   if (const Json* values = member(schema, "enum"); values != nullptr && values->is_array()) {
-    for (const Json& value : *values) add_value(value);
+    for (const Json& value : *values) {
+      if (!left.spend()) break;
+      add_value(value);
+    }
   }
   if (const Json* value = member(schema, "const")) add_value(*value);
   if (schema.contains("pattern") || schema.contains("format")) type.trimmed = true;
   if (const Json* reference = member(schema, "$ref");
-      reference != nullptr && reference->is_string()) {
+      reference != nullptr && reference->is_string() &&
+      reference->get_ref<const std::string&>().size() <= kMaxReferenceBytes) {
     const Json* target = definition(root, reference->get<std::string>());
     if (target != nullptr) add_types(*target, root, left, type);
   }
   for (const char* group : {"anyOf", "oneOf", "allOf"}) {
     const Json* schemas = member(schema, group);
     if (schemas == nullptr || !schemas->is_array()) continue;
-    for (const Json& one : *schemas) add_types(one, root, left, type);
+    for (const Json& one : *schemas) {
+      if (left.schemas <= 0) break;
+      add_types(one, root, left, type);
+    }
   }
 }
 
@@ -109,6 +135,7 @@ std::optional<std::string> other_than_string(std::string_view text, const Parame
 ToolParameters tool_parameters(std::string_view tools) {
   ToolParameters all;
   const Json parsed = Json::parse(tools.begin(), tools.end(), nullptr, false);
+  Budget left{.values = kMaxValuesPerByte * tools.size()};
   if (!parsed.is_array()) return all;
   for (const Json& tool : parsed) {
     const Json* function = member(tool, "function");
@@ -119,7 +146,7 @@ ToolParameters tool_parameters(std::string_view tools) {
     const Json* properties = root == nullptr ? nullptr : member(*root, "properties");
     if (properties == nullptr || !properties->is_object()) continue;
     for (const auto& [parameter, schema] : properties->items()) {
-      int left = kMaxSchemas;
+      left.schemas = kMaxSchemas;
       add_types(schema, *root, left, types[parameter]);
     }
   }

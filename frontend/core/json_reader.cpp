@@ -8,33 +8,90 @@ namespace baton {
 namespace {
 
 using Json = nlohmann::json;
+using Ordered = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxReason = 200;
 
+/// " at line 1, column 9: syntax error ... last read: '...'": the place, then what the library says
+/// of it, which quotes the text.
+std::string parse_problem(std::string_view said) {
+  // The library's prefix, "[json.exception.parse_error.101] parse error", says nothing to a client.
+  constexpr std::string_view kPrefix = "parse error";
+  if (const auto end = said.find("] "); said.starts_with("[json.") && end != said.npos) {
+    said.remove_prefix(end + 2);
+  }
+  const bool placed = said.starts_with("parse error at line ");
+  if (placed) said.remove_prefix(kPrefix.size());
+  std::string reason(said.substr(0, kMaxReason));
+  if (reason.size() < said.size()) reason += "...";
+  return (placed ? "" : ": ") + reason;
+}
+
+/// Adds members to an object, whatever keeps them. A key that is already there is reported: by
+/// add_key() where that is known at once, by has_twins() at the object's end.
+struct SortedMembers {
+  static bool add_key(const Json& object, const std::string& name) {
+    return !object.contains(name);
+  }
+  static Json& add(Json& object, std::string key, Json value) {
+    Json& slot = object[key];
+    slot = std::move(value);
+    return slot;
+  }
+  static bool has_twins(const Json& /*object*/) { return false; }
+};
+
+/// An ordered object is a vector, in which a look-up passes all keys.
+struct OrderedMembers {
+  static bool add_key(const Ordered& /*object*/, const std::string& /*name*/) { return true; }
+  static Ordered& add(Ordered& object, std::string key, Ordered value) {
+    auto& members = object.get_ref<Ordered::object_t&>();
+    members.emplace_back(std::move(key), std::move(value));
+    return members.back().second;
+  }
+  static bool has_twins(const Ordered& object) {
+    std::vector<std::string_view> names;
+    names.reserve(object.size());
+    for (const auto& member : object.get_ref<const Ordered::object_t&>())
+      names.emplace_back(member.first);
+    std::sort(names.begin(), names.end());
+    return std::adjacent_find(names.begin(), names.end()) != names.end();
+  }
+};
+
 /// Builds the value while nlohmann's parser (a loop, not a recursion) reports what it sees.
 /// Returning false ends the parsing; `error` then says why.
-class Builder : public nlohmann::json_sax<Json> {
+template <class Value, class Members>
+class Builder : public nlohmann::json_sax<Value> {
  public:
-  Json root;
+  using Base = nlohmann::json_sax<Value>;
+  Value root;
   std::string error;
 
   bool null() override { return add(nullptr) != nullptr; }
   bool boolean(bool value) override { return add(value) != nullptr; }
-  bool number_integer(number_integer_t value) override { return add(value) != nullptr; }
-  bool number_unsigned(number_unsigned_t value) override { return add(value) != nullptr; }
-  bool number_float(number_float_t value, const string_t&) override {
+  bool number_integer(typename Base::number_integer_t value) override {
     return add(value) != nullptr;
   }
-  bool string(string_t& value) override { return add(std::move(value)) != nullptr; }
-  bool binary(binary_t&) override { return fail("unexpected binary data"); }
+  bool number_unsigned(typename Base::number_unsigned_t value) override {
+    return add(value) != nullptr;
+  }
+  bool number_float(typename Base::number_float_t value, const typename Base::string_t&) override {
+    return add(value) != nullptr;
+  }
+  bool string(typename Base::string_t& value) override { return add(std::move(value)) != nullptr; }
+  bool binary(typename Base::binary_t&) override { return fail("unexpected binary data"); }
 
-  bool start_object(std::size_t) override { return open(Json::object()); }
-  bool start_array(std::size_t) override { return open(Json::array()); }
-  bool end_object() override { return close(); }
+  bool start_object(std::size_t) override { return open(Value::object()); }
+  bool start_array(std::size_t) override { return open(Value::array()); }
+  bool end_object() override {
+    if (Members::has_twins(*open_.back())) return fail("ambiguous: a key is written twice");
+    return close();
+  }
   bool end_array() override { return close(); }
 
-  bool key(string_t& name) override {
-    if (open_.back()->contains(name)) {
+  bool key(typename Base::string_t& name) override {
+    if (!Members::add_key(*open_.back(), name)) {
       return fail("ambiguous: the key '" + name.substr(0, kMaxReason) +
                   "' is written twice in one object");
     }
@@ -42,14 +99,9 @@ class Builder : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  bool parse_error(std::size_t, const std::string&, const Json::exception& problem) override {
-    std::string reason = problem.what();
-    // The library's own prefix, "[json.exception.parse_error.101] ", says nothing to a client.
-    if (const auto end = reason.find("] "); reason.rfind("[json.", 0) == 0 && end != reason.npos) {
-      reason.erase(0, end + 2);
-    }
-    if (reason.size() > kMaxReason) reason = reason.substr(0, kMaxReason) + "...";
-    return fail("not valid JSON: " + reason);
+  bool parse_error(std::size_t, const std::string&,
+                   const nlohmann::detail::exception& problem) override {
+    return fail("not valid JSON" + parse_problem(problem.what()));
   }
 
  private:
@@ -58,23 +110,21 @@ class Builder : public nlohmann::json_sax<Json> {
     return false;
   }
 
-  Json* add(Json value) {
+  Value* add(Value value) {
     if (open_.empty()) {
       root = std::move(value);
       return &root;
     }
-    Json& parent = *open_.back();
+    Value& parent = *open_.back();
     if (parent.is_array()) {
       parent.push_back(std::move(value));
       return &parent.back();
     }
-    Json& slot = parent[key_];
-    slot = std::move(value);
-    return &slot;
+    return &Members::add(parent, std::move(key_), std::move(value));
   }
 
   // A parent is not touched while a child is open, so that these pointers stay good.
-  bool open(Json container) {
+  bool open(Value container) {
     if (open_.size() == kMaxBodyDepth) {
       return fail("nested deeper than " + std::to_string(kMaxBodyDepth) + " levels");
     }
@@ -87,7 +137,7 @@ class Builder : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  std::vector<Json*> open_;
+  std::vector<Value*> open_;
   std::string key_;
 };
 
@@ -102,7 +152,7 @@ std::string plain_number(double value) {
 
 Result<Json> parse_json_object(std::string_view text) {
   if (text.empty()) return invalid("the body is empty; a JSON object is expected");
-  Builder builder;
+  Builder<Json, SortedMembers> builder;
   if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
     return invalid("the body is " + (builder.error.empty() ? "not valid JSON" : builder.error));
   }
@@ -110,6 +160,19 @@ Result<Json> parse_json_object(std::string_view text) {
     return invalid(std::string("the body must be a JSON object, not ") + kind_of(builder.root));
   }
   return std::move(builder.root);
+}
+
+Ordered parse_ordered_json(std::string_view text) {
+  Builder<Ordered, OrderedMembers> builder;
+  if (!Ordered::sax_parse(text.begin(), text.end(), &builder)) return Ordered::value_t::discarded;
+  return std::move(builder.root);
+}
+
+std::string_view json_place(std::string_view message) {
+  constexpr std::string_view kBefore = "the body is not valid JSON at ";
+  if (!message.starts_with(kBefore)) return {};
+  message.remove_prefix(kBefore.size());
+  return message.substr(0, std::min(message.find(':'), message.size()));
 }
 
 std::string shown(std::string_view text) {

@@ -20,6 +20,16 @@ inline constexpr std::size_t kMaxBodyDepth = 32;
 /// written twice, too deep nesting, anything after the object. Parsing does not recurse.
 Result<nlohmann::json> parse_json_object(std::string_view text);
 
+/// JSON with the keys in the order of the text; discarded where the text is no JSON, is nested too
+/// deep or has a key twice in one object. Linear, unlike ordered_json::parse(), which looks for
+/// each key among all before it. A look-up in the value still passes its keys: find a member once,
+/// not in a loop.
+nlohmann::ordered_json parse_ordered_json(std::string_view text);
+
+/// "line 1, column 9": where an error of parse_json_object() says that the text is no JSON; empty
+/// for any other message.
+std::string_view json_place(std::string_view message);
+
 /// What is wrong with a body, and with which of its fields.
 struct FieldError {
   std::string field;  // path such as "messages[0].content"

@@ -31,7 +31,9 @@ constexpr std::array kMarkers{"cache_control", "citations", "caller", "toolset_n
 class Messages {
  public:
   Messages(FieldReader& fields, const OrderedJson& ordered, const ServedModel& model)
-      : fields_(fields), ordered_(ordered), templated_(model.chat_template != nullptr) {}
+      : fields_(fields),
+        ordered_(ordered_member(ordered, "messages")),
+        templated_(model.chat_template != nullptr) {}
 
   /// "system" and "messages" as messages of the OpenAI API.
   OrderedJson read() {
@@ -104,14 +106,15 @@ class Messages {
   void read_user(FieldReader& message, const Json& blocks) {
     std::optional<std::string> text;
     const auto say = [&] {
-      if (text) out_.push_back({{"role", "user"}, {"content", *text}});
+      if (text) out_.push_back({{"role", "user"}, {"content", std::move(*text)}});
       text.reset();
     };
     for (std::size_t i = 0; i < blocks.size() && message.ok(); ++i) {
       FieldReader block(message, blocks[i], "content[" + std::to_string(i) + "]");
       const auto type = block.string("type");
       if (type == "text") {
-        text = text.value_or("") + std::string(required_string(block, "text").value_or(""));
+        if (!text) text.emplace();
+        *text += required_string(block, "text").value_or("");
       } else if (type == "tool_result") {
         say();
         read_result(block);
@@ -143,6 +146,7 @@ class Messages {
   void read_assistant(FieldReader& message, const Json& blocks) {
     std::string text, reasoning;
     OrderedJson calls = OrderedJson::array();
+    const OrderedJson& ordered = ordered_member(ordered_[at_], "content");
     for (std::size_t i = 0; i < blocks.size() && message.ok(); ++i) {
       FieldReader block(message, blocks[i], "content[" + std::to_string(i) + "]");
       const auto type = block.string("type");
@@ -159,8 +163,7 @@ class Messages {
         take_object(block, "input", true);
         need_template(block);
         if (block.ok()) {
-          const OrderedJson& input = ordered_["messages"][at_]["content"][i]["input"];
-          calls.push_back(function_call(*id, *name, input.dump()));
+          calls.push_back(function_call(*id, *name, ordered_member(ordered[i], "input").dump()));
         }
       } else {
         refuse(block, type);
@@ -175,7 +178,7 @@ class Messages {
   }
 
   FieldReader& fields_;
-  const OrderedJson& ordered_;
+  const OrderedJson& ordered_;  // "messages"
   bool templated_ = false;
   std::size_t at_ = 0;
   OrderedJson out_ = OrderedJson::array();
@@ -185,6 +188,7 @@ void read_tools(FieldReader& fields, const OrderedJson& ordered, OrderedJson& ou
   const Json* tools = take_objects(fields, "tools");
   if (tools == nullptr) return;
   OrderedJson list = OrderedJson::array();
+  const OrderedJson& all = ordered_member(ordered, "tools");
   for (std::size_t i = 0; i < tools->size() && fields.ok(); ++i) {
     FieldReader tool(fields, (*tools)[i], "tools[" + std::to_string(i) + "]");
     const auto type = tool.string("type");
@@ -203,7 +207,7 @@ void read_tools(FieldReader& fields, const OrderedJson& ordered, OrderedJson& ou
       fields.fail(*tool.finish());
       return;
     }
-    const OrderedJson& given = ordered["tools"][i];
+    const OrderedJson& given = all[i];
     list.push_back(function_tool(*name, given.value("description", OrderedJson()),
                                  given["input_schema"], given.value("strict", OrderedJson())));
   }
@@ -268,7 +272,7 @@ void read_output(FieldReader& fields, const OrderedJson& ordered, OrderedJson& o
     if (format.ok() && type != "json_schema") format.fail("type", "must be \"json_schema\"");
     const Json* schema = take_object(format, "schema", true);
     if (format.ok() && schema != nullptr) {
-      out["response_format"] = schema_format(text[name]["schema"]);
+      out["response_format"] = schema_format(ordered_member(ordered_member(text, name), "schema"));
     }
     if (format.finish()) owner.fail(*format.finish());
   };
@@ -279,7 +283,7 @@ void read_output(FieldReader& fields, const OrderedJson& ordered, OrderedJson& o
   const auto effort = config.string("effort");
   const bool silent = out.contains("thinking") && out["thinking"]["type"] == "disabled";
   if (effort && !silent) out["reasoning_effort"] = *effort;
-  read_format(config, "format", ordered["output_config"]);
+  read_format(config, "format", ordered_member(ordered, "output_config"));
   if (config.finish()) fields.fail(*config.finish());
 }
 
@@ -325,7 +329,7 @@ ParseOutcome parse(std::string_view body, Route route, const RequestContext& con
                    const ServedModel& model) {
   const auto json = parse_json_object(body);
   if (!json.ok()) return http_error(json.status());
-  const OrderedJson ordered = OrderedJson::parse(body, nullptr, false);
+  const OrderedJson ordered = parse_ordered_json(body);
   Translation made;
   MessageWishes wishes;
   FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &made.other.ignored);

@@ -73,8 +73,9 @@ void read_options(FieldReader& fields, OrderedJson& out) {
               {"temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty",
                "presence_penalty", "frequency_penalty", "stop", "min_tokens"},
               out);
-  const auto seed = options.take("seed");
-  if (seed != nullptr && *seed != -1) out["seed"] = *seed;
+  const Json* seed = options.take("seed");
+  // By its text: a comparison would take 2^64 - 1 for -1, which asks for any seed.
+  if (seed != nullptr && seed->dump() != "-1") out["seed"] = *seed;
   if (const auto most = options.integer("num_predict", -2, kMaxCount)) {
     if (*most == 0)
       options.fail("num_predict", "must be above 0, or -1 or -2: what the context leaves");
@@ -93,7 +94,7 @@ void read_format(FieldReader& fields, const OrderedJson& ordered, OrderedJson& o
   if (*format == "json") {
     out["response_format"] = {{"type", "json_object"}};
   } else if (format->is_object()) {
-    out["response_format"] = schema_format(ordered["format"]);
+    out["response_format"] = schema_format(ordered_member(ordered, "format"));
   } else {
     fields.fail("format", "must be \"json\" or a JSON Schema");
   }
@@ -130,6 +131,7 @@ constexpr const char* kNoImages = "this model reads only text";
 /// [{"id", "function": {"index", "name", "arguments": {...}}}]
 void read_calls(FieldReader& message, const OrderedJson& ordered, OrderedJson& out) {
   const Json* calls = take_objects(message, "tool_calls");
+  const OrderedJson& all = ordered_member(ordered, "tool_calls");
   for (std::size_t i = 0; calls != nullptr && i < calls->size() && message.ok(); ++i) {
     FieldReader call(message, (*calls)[i], "tool_calls[" + std::to_string(i) + "]");
     const auto id = call.string("id");
@@ -141,8 +143,8 @@ void read_calls(FieldReader& message, const OrderedJson& ordered, OrderedJson& o
       take_object(function, "arguments");
       if (function.finish()) call.fail(*function.finish());
       if (call.ok()) {
-        const OrderedJson& made = ordered["tool_calls"][i]["function"];
-        const OrderedJson arguments = made.value("arguments", OrderedJson());
+        const OrderedJson& arguments =
+            ordered_member(ordered_member(all[i], "function"), "arguments");
         out["tool_calls"].push_back(
             function_call(id.value_or(""), *name, arguments.is_null() ? "{}" : arguments.dump()));
       }
@@ -202,15 +204,16 @@ ParseOutcome parse_chat(std::string_view body, const RequestContext& context,
                         const ServedModel& model) {
   const auto json = parse_json_object(body);
   if (!json.ok()) return http_error(json.status());
-  const OrderedJson ordered = OrderedJson::parse(body, nullptr, false);
+  const OrderedJson ordered = parse_ordered_json(body);
   Translation made;
   FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &made.other.ignored);
   read_common(fields, ordered, model, made.body);
   read_think(fields, made.body);
   const Json* messages = take_objects(fields, "messages");
   const bool any = messages != nullptr && !messages->empty();
-  if (any) made.body["messages"] = read_messages(fields, *messages, ordered["messages"]);
-  if (fields.take("tools") != nullptr) made.body["tools"] = ordered["tools"];
+  if (any)
+    made.body["messages"] = read_messages(fields, *messages, ordered_member(ordered, "messages"));
+  if (fields.take("tools") != nullptr) made.body["tools"] = ordered_member(ordered, "tools");
   if (const auto& error = fields.finish()) return field_error(*error);
   if (!any && !served(made.body, context, model)) return unknown_model(model_of(made.body), model);
   if (!any) return loaded(json.value(), true, context, model);
@@ -236,7 +239,7 @@ ParseOutcome parse_generate(std::string_view body, const RequestContext& context
                             const ServedModel& model) {
   const auto json = parse_json_object(body);
   if (!json.ok()) return http_error(json.status());
-  const OrderedJson ordered = OrderedJson::parse(body, nullptr, false);
+  const OrderedJson ordered = parse_ordered_json(body);
   Translation made;
   FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &made.other.ignored);
   read_common(fields, ordered, model, made.body);

@@ -213,37 +213,116 @@ std::vector<std::string_view> read_texts(FieldReader& fields, const std::string&
   return texts;
 }
 
-/// What is around every pair.
-struct Frame {
-  std::vector<Token> begins, ends;
-};
+constexpr std::size_t kMaxBytesPerToken = 64;
+constexpr std::string_view kQueryMark = "\n<Query>:";
+constexpr std::string_view kDocumentMark = "\n<Document>:";
 
-/// What is said in query and document stays text, whatever special tokens it spells.
-std::optional<HttpError> add_pair(const Pair& pair, std::string_view instruction,
-                                  const Frame& around, const RequestContext& context,
-                                  const ServedModel& model, Common& common) {
-  const Tokenizer& tokenizer = *model.tokenizer;
-  std::vector<Token> ids = around.begins;
-  const std::string text = "<Instruct>: " + std::string(instruction) +
-                           "\n<Query>: " + std::string(pair.query) +
-                           "\n<Document>: " + std::string(pair.document);
-  const std::size_t kept = kept_tokens(common, context);
-  const std::size_t frame = ids.size() + around.ends.size();
-  auto middle = tokenizer.encode_plain_within(
-      text, false, kept != SIZE_MAX ? Tokenizer::kNoLimit : tokenise_limit(context));
-  if (!middle) return text_error(far_too_long(context), pair.name);
-  if (kept != SIZE_MAX && kept <= frame) {
-    return text_error(invalid("is " + std::to_string(kept) + "; what is around a pair takes " +
-                              std::to_string(frame) + " tokens"),
-                      "truncate_prompt_tokens");
+/// Makes the prompts of pairs. What is said in query and document stays text, whatever special
+/// tokens it spells. A query that several pairs have is tokenised by itself once.
+class PairPrompts {
+ public:
+  PairPrompts(std::string_view instruction, const Common& common, const RequestContext& context,
+              const ServedModel& model)
+      : instruction_("<Instruct>: " + std::string(instruction)),
+        context_(context),
+        tokenizer_(*model.tokenizer),
+        kept_(kept_tokens(common, context)),
+        begins_(tokenizer_.encode(kJudgeBegins, false)),
+        ends_(tokenizer_.encode(kJudgeEnds, false)) {
+    about_ = plain(instruction_ + std::string(kQueryMark), false);
+    mark_ = plain(kDocumentMark);
   }
-  if (middle->size() + frame > kept) middle->resize(kept - frame);
-  ids.insert(ids.end(), middle->begin(), middle->end());
-  ids.insert(ids.end(), around.ends.begin(), around.ends.end());
-  const Status status = add_ids(std::move(ids), context, common);
-  if (!status.ok()) return text_error(status, pair.name);
-  return std::nullopt;
-}
+
+  /// What is wrong with it, as an error about `*field`, or the prompt's ids.
+  Result<std::vector<Token>> make(const Pair& pair, std::string* field) {
+    *field = pair.name;
+    if (kept_ == SIZE_MAX) {
+      if (!joins(pair)) return framed(in_pieces(pair, SIZE_MAX));
+      auto middle = tokenizer_.encode_plain_within(whole(pair), false, tokenise_limit(context_));
+      if (!middle) return far_too_long(context_);
+      return framed(*middle);
+    }
+    const std::size_t frame = begins_.size() + about_.size() + mark_.size() + ends_.size();
+    if (kept_ <= frame + 1) {  // a token of the query and one of the document
+      *field = "truncate_prompt_tokens";
+      return invalid("is " + std::to_string(kept_) +
+                     "; what is around a query and a document takes " + std::to_string(frame) +
+                     " tokens, and each of the two at least one");
+    }
+    return framed(truncated(pair, kept_ - frame));
+  }
+
+ private:
+  /// `goes_on`: something stands before it, so that no dummy prefix does.
+  std::vector<Token> plain(std::string_view text, bool goes_on = true) const {
+    return tokenizer_.encode_plain(text, goes_on);
+  }
+  std::string whole(const Pair& pair) const {
+    std::string text = instruction_;
+    text += kQueryMark;
+    text.append(" ").append(pair.query) += kDocumentMark;
+    return text.append(" ").append(pair.document);
+  }
+
+  /// Whether query and document may be tokenised together, which for many documents costs much
+  /// where a long query has few tokens (blanks, say).
+  bool joins(const Pair& pair) const {
+    return pair.query.size() <= kMaxBytesPerToken * context_.max_context;
+  }
+
+  const std::vector<Token>& query_ids(const Pair& pair) {
+    if (pair.query.data() != query_.data() || pair.query.size() != query_.size()) {
+      query_ = pair.query;
+      query_ids_ = plain(" " + std::string(query_));
+    }
+    return query_ids_;
+  }
+
+  std::vector<Token> truncated(const Pair& pair, std::size_t room) {
+    const bool short_query = query_ids(pair).size() <= room - room / 2;
+    if (!short_query || !joins(pair)) return in_pieces(pair, room);
+    // The query fits as it is. Together, since tokens may reach over its end.
+    std::vector<Token> ids = plain(whole(pair), false);
+    ids.resize(std::min(ids.size(), kept_ - begins_.size() - ends_.size()));
+    return ids;
+  }
+
+  /// As tokenizers truncate a pair ("longest_first"): the longer of query and document loses its
+  /// end until both have `room`, or are of the same length.
+  std::vector<Token> in_pieces(const Pair& pair, std::size_t room) {
+    const std::vector<Token>& query = query_ids(pair);
+    const std::vector<Token> document = plain(" " + std::string(pair.document));
+    const std::size_t half = room / 2;
+    const std::size_t of_document =
+        std::min(document.size(), std::max(half, room - std::min(query.size(), room)));
+    const std::size_t of_query = std::min(query.size(), room - of_document);
+    std::vector<Token> ids = about_;
+    const auto add = [&](const std::vector<Token>& more, std::size_t count) {
+      ids.insert(ids.end(), more.begin(), more.begin() + static_cast<std::ptrdiff_t>(count));
+    };
+    add(query, of_query);
+    add(mark_, mark_.size());
+    add(document, of_document);
+    return ids;
+  }
+
+  std::vector<Token> framed(const std::vector<Token>& middle) const {
+    std::vector<Token> ids = begins_;
+    ids.reserve(begins_.size() + middle.size() + ends_.size());
+    ids.insert(ids.end(), middle.begin(), middle.end());
+    ids.insert(ids.end(), ends_.begin(), ends_.end());
+    return ids;
+  }
+
+  const std::string instruction_;
+  const RequestContext& context_;
+  const Tokenizer& tokenizer_;
+  const std::size_t kept_;
+  const std::vector<Token> begins_, ends_;
+  std::vector<Token> about_, mark_;  // what is before the query, and between it and the document
+  std::string_view query_;           // the last one
+  std::vector<Token> query_ids_;
+};
 
 /// A request for scores, but for what all pooled ones may say.
 struct Scoring {
@@ -261,11 +340,13 @@ ParseOutcome score_pairs(Scoring scoring, const IgnoredFields& ignored,
   if (!count.ok()) {
     return http_error(count, facts.shape == ScoreShape::rerank ? "documents" : "text_2");
   }
-  const Frame around{model.tokenizer->encode(kJudgeBegins, false),
-                     model.tokenizer->encode(kJudgeEnds, false)};
+  PairPrompts prompts(instruction, common, context, model);
   for (const Pair& pair : pairs) {
-    if (auto error = add_pair(pair, instruction, around, context, model, common))
-      return std::move(*error);
+    std::string field;
+    auto ids = prompts.make(pair, &field);
+    const Status status =
+        ids.ok() ? add_ids(std::move(ids).value(), context, common) : ids.status();
+    if (!status.ok()) return text_error(status, field);
   }
   common.request.sampling.allowed_tokens = {model.no_token, model.yes_token};
   facts.id = context.request_id;

@@ -185,6 +185,7 @@ void read_tools(FieldReader& fields, const OrderedJson& ordered, OrderedJson& ou
   const Json* tools = take_objects(fields, "tools");
   if (tools == nullptr) return;
   OrderedJson list = OrderedJson::array();
+  const OrderedJson& all = ordered_member(ordered, "tools");
   for (std::size_t i = 0; i < tools->size() && fields.ok(); ++i) {
     FieldReader tool(fields, (*tools)[i], "tools[" + std::to_string(i) + "]");
     const auto type = tool.string("type");
@@ -201,9 +202,7 @@ void read_tools(FieldReader& fields, const OrderedJson& ordered, OrderedJson& ou
       fields.fail(*tool.finish());
       return;
     }
-    const auto given = [&](const char* field) {
-      return ordered["tools"][i].value(field, OrderedJson());
-    };
+    const auto given = [&](const char* field) { return ordered_member(all[i], field); };
     list.push_back(
         function_tool(*name, given("description"), given("parameters"), given("strict")));
   }
@@ -245,7 +244,8 @@ void read_text(FieldReader& fields, const OrderedJson& ordered, OrderedJson& out
       inner.string("description");
       inner.boolean("strict");
       if (inner.ok() && schema != nullptr) {
-        out["response_format"] = schema_format(ordered["text"]["format"]["schema"]);
+        out["response_format"] = schema_format(
+            ordered_member(ordered_member(ordered_member(ordered, "text"), "format"), "schema"));
       }
     } else if (type == "json_object") {
       out["response_format"] = {{"type", "json_object"}};
@@ -320,7 +320,7 @@ ParseOutcome parse_response(std::string_view body, const RequestContext& context
                             const ServedModel& model) {
   const auto json = parse_json_object(body);
   if (!json.ok()) return http_error(json.status());
-  const OrderedJson ordered = OrderedJson::parse(body, nullptr, false);
+  const OrderedJson ordered = parse_ordered_json(body);
   Translation made;
   FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &made.other.ignored);
   responses::refuse_state(fields);

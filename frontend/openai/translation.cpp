@@ -101,6 +101,12 @@ void pass_fields(FieldReader& fields, std::initializer_list<const char*> names, 
   }
 }
 
+const OrderedJson& ordered_member(const OrderedJson& object, const std::string& name) {
+  static const OrderedJson kNone;
+  const auto found = object.find(name);
+  return found == object.end() ? kNone : *found;
+}
+
 void pass_over(FieldReader& fields, std::initializer_list<const char*> names) {
   for (const char* name : names) fields.take(name);
 }

@@ -44,6 +44,10 @@ ParseOutcome when_parsed(ParseOutcome outcome, std::function<ParseOutcome(ParseO
 /// Takes fields that both APIs have, with the same values, over into `out`.
 void pass_fields(FieldReader& fields, std::initializer_list<const char*> names, OrderedJson& out);
 
+/// A member of an ordered object, null where it has none. It passes the object's keys: not for a
+/// loop over something else of the client's.
+const OrderedJson& ordered_member(const OrderedJson& object, const std::string& name);
+
 /// Takes fields that do nothing, whatever they hold.
 void pass_over(FieldReader& fields, std::initializer_list<const char*> names);
 

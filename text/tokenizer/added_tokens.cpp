@@ -102,7 +102,7 @@ bool settle_match(std::string_view text, std::size_t from, AddedTokenSet::Match&
     return false;
   }
   if (token.lstrip) {
-    match.begin = std::max(match.begin - trailing_whitespace(before), std::min(from, match.begin));
+    match.begin -= trailing_whitespace(before.substr(std::min(from, match.begin)));
   }
   if (token.rstrip) match.end += leading_whitespace(behind);
   return true;

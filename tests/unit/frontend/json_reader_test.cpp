@@ -129,5 +129,32 @@ TEST(ParseJson, RandomDamageNeverGetsThrough) {
   EXPECT_LT(accepted, 15000);
 }
 
+TEST(OrderedJson, KeepsTheOrderOfKeys) {
+  const char* text = R"({"b":1,"a":{"z":[{"y":2,"x":3},-4,0.5,true,null,"t"],"c":{}}})";
+  EXPECT_EQ(parse_ordered_json(text).dump(), text);
+  EXPECT_EQ(parse_ordered_json("[]").dump(), "[]");
+  EXPECT_EQ(parse_ordered_json("7"), 7);
+}
+
+TEST(OrderedJson, WhatIsNoneOrAmbiguousIsDiscarded) {
+  for (const std::string text : {"", "{", "{\"a\":1} x", "{\"a\":1,\"b\":2,\"a\":1}",
+                                 "[{\"a\":{\"b\":1,\"b\":1}}]", "\xff"}) {
+    EXPECT_TRUE(parse_ordered_json(text).is_discarded()) << text;
+  }
+  const std::string deep(kMaxBodyDepth + 1, '[');
+  EXPECT_TRUE(parse_ordered_json(deep + std::string(deep.size(), ']')).is_discarded());
+}
+
+TEST(JsonPlace, IsThatOfTheError) {
+  const auto place = [](std::string_view text) {
+    const auto parsed = parse_json_object(text);
+    return std::string(json_place(parsed.status().message()));
+  };
+  EXPECT_EQ(place("{\"a\":\n x}"), "line 2, column 2");
+  EXPECT_EQ(place("{"), "line 1, column 2");
+  EXPECT_EQ(place("{\"at line 1, column 9: a\":1,\"at line 1, column 9: a\":1}"), "");
+  EXPECT_EQ(place("[]"), "");
+}
+
 }  // namespace
 }  // namespace baton

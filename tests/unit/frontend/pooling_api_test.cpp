@@ -185,6 +185,59 @@ TEST(Rerank, ThePromptIsTheModelCards) {
       << "what somebody says is text";
 }
 
+/// The prompt of a query and a document, so many tokens of which are kept. Without blanks: those of
+/// the tiny tokenizer depend on where a text is cut.
+std::string truncated(const std::string& query, const std::string& document, std::size_t kept) {
+  const Json body = {{"query", query},
+                     {"documents", {document, "short"}},
+                     {"instruction", "Find"},
+                     {"truncate_prompt_tokens", kept}};
+  const ParsedRequest request = good(rerank(body.dump()));
+  EXPECT_LE(request.prompts[0].size(), kept);
+  std::string text = tiny_model().tokenizer->decode(request.prompts[0], false);
+  std::erase(text, ' ');
+  return text;
+}
+
+std::string repeated(const std::string& word, std::size_t times) {
+  std::string text;
+  for (std::size_t i = 0; i < times; ++i) text += word;
+  return text;
+}
+
+TEST(Rerank, TruncationKeepsPartOfBoth) {
+  const std::string query = repeated("query ", 400);
+  const std::string document = repeated("paper ", 400);
+  const auto count = [](const std::string& text, const std::string& word) {
+    std::size_t found = 0;
+    for (std::size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1)) ++found;
+    return found;
+  };
+  const auto holds = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), text.npos) << part << " is not in " << text;
+  };
+  const std::size_t around =
+      good(rerank(R"({"query":"q","documents":["d"],"instruction":"Find"})")).prompts[0].size();
+  // Both are long: each keeps about half.
+  const std::string both = truncated(query, document, around + 400);
+  EXPECT_GT(count(both, "query"), 20U) << both;
+  EXPECT_GT(count(both, "paper"), 20U) << both;
+  holds(both, "\n<Document>:paperpaper");
+  EXPECT_TRUE(both.ends_with("<think>\n\n</think>\n\n"));
+  // One is short: it is whole, and the other one has what is left.
+  holds(truncated(query, "a paper", around + 400), "\n<Document>:apaper<");
+  const std::string short_query = truncated("a query", document, around + 400);
+  holds(short_query, "<Query>:aquery\n<Document>:paperpaper");
+  EXPECT_GT(count(short_query, "paper"), count(both, "paper") + 20);
+  // Where both fit, nothing is different.
+  std::string whole = tiny_model().tokenizer->decode(
+      good(rerank(R"({"query":"a query","documents":["a paper"],"instruction":"Find"})"))
+          .prompts[0],
+      false);
+  std::erase(whole, ' ');
+  EXPECT_EQ(truncated("a query", "a paper", 1900), whole);
+}
+
 TEST(Rerank, WhatIsRefused) {
   const std::vector<testing::Refusal> lines = {
       {R"({"documents":["a"]})", 400, "query", "is missing"},
@@ -193,7 +246,7 @@ TEST(Rerank, WhatIsRefused) {
       {R"({"query":"q","documents":[7]})", 400, "documents[0]", "must be a string"},
       {R"({"query":"q","documents":["a"],"top_n":-1})", 400, "top_n", "0"},
       {R"({"query":"q","documents":["a"],"truncate_prompt_tokens":3})", 400,
-       "truncate_prompt_tokens", "what is around a pair takes"},
+       "truncate_prompt_tokens", "what is around a query and a document takes"},
       {R"({"query":"q","documents":["a"],"model":"x"})", 404, "model", "does not exist"}};
   for (const testing::Refusal& line : lines) testing::expect_refused(line, rerank);
   testing::expect_refused({R"({"text_1":["a","b"],"text_2":["c"]})", 400, "text_2", "as many"},
