@@ -378,7 +378,8 @@ void FrontendLoop::end_reply(Replies::iterator at, FinishReason reason, const St
   const Usage usage = reply.rendered.usage();
   if (!status.ok()) apply(reply, ReplyFails{status.code(), status.message(), retry_after_s});
   const int code = reply.rendered.status();
-  if (reply.span) reply.span->error = status.message();
+  const std::string why = status.ok() ? "" : logged_reason(status);
+  if (reply.span) reply.span->error = why;
   explain_later(reply, status.ok() ? to_string(reason) : to_string(status.code()), code);
   writer_.finish(at->first, reply.rendered.take_bytes(), reply.rendered.keep_alive(), now_);
   process_metrics().reply_sent(reply.route, code);
@@ -396,8 +397,7 @@ void FrontendLoop::end_reply(Replies::iterator at, FinishReason reason, const St
       status.ok() ? "" : to_string(status.code()),
       reply.times.first_token == 0 ? 0.0
                                    : milliseconds(reply.times.first_token - reply.times.received),
-      milliseconds(now_ - reply.times.received),
-      status.ok() ? "" : " reason=" + log_text(status.message()));
+      milliseconds(now_ - reply.times.received), status.ok() ? "" : " reason=" + log_text(why));
   forget(at);
 }
 

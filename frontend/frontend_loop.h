@@ -159,7 +159,8 @@ class FrontendLoop {
   void tell_timing(Reply& reply);
   void explain_later(Reply& reply, const std::string& end, int status);
   void keep_times();
-  std::unique_ptr<SpanFacts> open_span(const ReplyFrame& frame, const ClientConnection& connection,
+  std::unique_ptr<SpanFacts> open_span(const ReplyFrame& frame, const char* route,
+                                       const ClientConnection& connection,
                                        const ParsedRequest* request);
   void tell_refusal(const Job& job, const HttpReply& reply);
   void keep(EndedRequest ended);

@@ -113,7 +113,7 @@ void FrontendLoop::refuse(Job& job, HttpError error) {
   error.stream = generation != nullptr && generation->request.stream;
   HttpReply reply;
   reply.headers = retry_headers(error);
-  reply.reason = error.message;
+  reply.reason = error.log;
   error = shaped(std::move(error), job.frame);
   reply.status = error.status;
   reply.body = error.body;
@@ -168,7 +168,7 @@ void FrontendLoop::handle(Job& job, Generation& generation) {
   const std::uint64_t connection = job.connection->id();
   if (job.frame.api_key >= 0 && !admit_key(job, parsed, requests)) return;
   generation.facts.limits = std::exchange(job.frame.limits, {});
-  auto span = open_span(job.frame, *job.connection, &parsed);
+  auto span = open_span(job.frame, job.route, *job.connection, &parsed);
   if (span) span->model = link.options.served.name;
   Reply reply{.rendered = RenderedReply(*link.options.served.tokenizer, parsed,
                                         std::move(job.frame), std::move(generation.facts)),

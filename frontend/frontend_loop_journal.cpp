@@ -110,7 +110,7 @@ void FrontendLoop::adopt(const std::shared_ptr<ClientConnection>& connection,
     meter_.inherit(static_cast<std::size_t>(reply.frame().api_key),
                    static_cast<std::uint32_t>(reply.counters.size()));
   }
-  reply.span = open_span(reply.frame(), *connection, nullptr);
+  reply.span = open_span(reply.frame(), reply.route, *connection, nullptr);
   if (reply.span) {
     reply.span->generates = true;
     reply.span->model = link.options.served.name;
@@ -141,7 +141,7 @@ void FrontendLoop::adopt_lost(const std::shared_ptr<ClientConnection>& connectio
     Job job;
     job.connection = connection;
     job.frame.minor = connection->minor.load();
-    job.route = "none";
+    job.route = kNoRoute;
     HttpError error = http_error(500, "this request cannot go on: " + why, "frontend_crashes");
     HttpReply reply;
     reply.status = error.status;

@@ -156,7 +156,7 @@ HttpReply FrontendLoop::page_reply(const Job& job, const LiveRequest& request) {
   const HttpError error = shaped(std::move(std::get<HttpError>(outcome)), job.frame);
   reply.status = error.status;
   reply.body = error.body;
-  reply.reason = error.message;
+  reply.reason = error.log;
   return reply;
 }
 

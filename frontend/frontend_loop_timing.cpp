@@ -78,13 +78,14 @@ void FrontendLoop::keep(EndedRequest ended) {
 // ------------------------------------------------------------------------- spans of requests
 
 /// `request`: one that generates; null: it was refused before it was one.
-std::unique_ptr<SpanFacts> FrontendLoop::open_span(const ReplyFrame& frame,
+std::unique_ptr<SpanFacts> FrontendLoop::open_span(const ReplyFrame& frame, const char* route,
                                                    const ClientConnection& connection,
                                                    const ParsedRequest* request) {
   if (options_.spans == nullptr) return nullptr;
   auto span = options_.spans->open(frame.trace.get());
   if (!span) return nullptr;
   span->client = connection.peer;
+  if (std::string_view(route) != kNoRoute) span->route = route;
   if (request == nullptr) return span;
   span->generates = true;
   span->stream = request->stream;
@@ -99,7 +100,7 @@ std::unique_ptr<SpanFacts> FrontendLoop::open_span(const ReplyFrame& frame,
 /// business.
 void FrontendLoop::tell_refusal(const Job& job, const HttpReply& reply) {
   if (!job.frame.asked.starts_with("POST ")) return;
-  auto span = open_span(job.frame, *job.connection, nullptr);
+  auto span = open_span(job.frame, job.route, *job.connection, nullptr);
   if (!span) return;
   span->error = reply.reason;
   ExplainedRequest request;

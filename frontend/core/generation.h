@@ -111,6 +111,7 @@ struct HttpError {
   std::string message;
   std::string param;    // the field at fault; empty: none
   std::string code;     // a short name such as "queue_full"
+  std::string log;      // for logs and spans: like `message`, but without the client's text
   bool stream = false;  // the request asked for a stream, which has not begun
 };
 

@@ -126,7 +126,8 @@ Json Spans::root(const FinishedRequest& finished, const std::string& trace, cons
   if (!facts.state.empty()) span["traceState"] = facts.state;
   if (remote) span["parentSpanId"] = hex_text(facts.parent);
   span["flags"] = kSampled | kKnowsParent | (remote ? kRemoteParent : 0U);
-  span["name"] = request.asked;
+  // Clients choose paths that no route has.
+  span["name"] = facts.route.empty() ? method : method + " " + facts.route;
   span["kind"] = kServer;
   span["startTimeUnixNano"] = unix_ns(request.at, 0);
   span["endTimeUnixNano"] = unix_ns(request.at, request.total);
@@ -151,6 +152,7 @@ Json Spans::about(const FinishedRequest& finished, const std::string& method,
   const SpanFacts& facts = finished.facts;
   Attributes all;
   all.text("http.request.method", method).text("url.path", path);
+  if (!facts.route.empty()) all.text("http.route", facts.route);
   if (request.status != 0) all.number("http.response.status_code", request.status);
   if (!facts.client.empty()) all.text("client.address", facts.client);
   const bool good = request.end == "length" || request.end == "stop";

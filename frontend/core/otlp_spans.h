@@ -26,7 +26,8 @@ struct SpanFacts {
   float temperature = 0;
   float top_p = 1;
   std::int32_t top_k = 0;
-  std::string error;  // what an error's reply said
+  std::string error;  // HttpError::log of an error's reply
+  std::string route;  // a path as routes have it ("/mii/:name"); empty: none took the request
 };
 
 struct FinishedRequest {

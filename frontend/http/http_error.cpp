@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "frontend/core/json_reader.h"
 #include "frontend/http/sse.h"
 
 namespace baton {
@@ -32,6 +33,27 @@ std::string bounded(std::string_view text) {
   std::size_t end = kMaxErrorBytes;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
   return std::string(text.substr(0, end)) + "...";
+}
+
+constexpr std::size_t kMaxLoggedField = 64;  // a client chooses the names of unknown fields
+
+/// Messages about a body quote it, but for those about lengths, which hold numbers.
+bool quotes_body(int status, std::string_view code, std::string_view param) {
+  if (status != 400 && status != 404) return false;
+  if (code == code_of(ErrorCode::too_long)) return false;
+  return code == code_of(ErrorCode::invalid_argument) || !param.empty();
+}
+
+std::string log_of(int status, std::string_view message, std::string_view code,
+                   std::string_view param) {
+  if (!quotes_body(status, code, param)) return std::string(message);
+  std::string log(code);
+  if (const std::string_view place = json_place(message); !place.empty()) {
+    log.append(": not valid JSON at ").append(place);
+  } else if (!param.empty()) {
+    log.append(": ").append(param.substr(0, kMaxLoggedField));
+  }
+  return log;
 }
 
 std::string error_object(std::string_view message, std::string_view type, std::string_view param,
@@ -72,10 +94,15 @@ HttpError http_error(const Status& status, std::string_view param, std::uint32_t
   error.message = bounded(status.message());
   error.param = bounded(param);
   error.code = code_of(status.code());
+  error.log = log_of(error.status, error.message, error.code, error.param);
   error.body = error_object(error.message, type_of(error.status), error.param, error.code);
   const bool retry = error.status == 429 || error.status == 503;
   error.retry_after_s = retry && retry_after_s == 0 ? 1 : retry_after_s;
   return error;
+}
+
+std::string logged_reason(const Status& status) {
+  return log_of(http_status(status.code()), status.message(), code_of(status.code()), {});
 }
 
 HttpError http_error(int status, std::string_view message, std::string_view code,
@@ -85,6 +112,7 @@ HttpError http_error(int status, std::string_view message, std::string_view code
   error.message = bounded(message);
   error.param = bounded(param);
   error.code = code;
+  error.log = log_of(status, error.message, error.code, error.param);
   error.body = error_object(error.message, type_of(status), error.param, code);
   if (status == 429 || status == 503) error.retry_after_s = 1;
   return error;

@@ -24,6 +24,10 @@ int http_status(ErrorCode code);
 HttpError http_error(const Status& status, std::string_view param = {},
                      std::uint32_t retry_after_s = 0);
 
+/// HttpError::log of a status: an error of a request's body quotes it, so its code, field and place
+/// stand for the message.
+std::string logged_reason(const Status& status);
+
 /// An error of HTTP itself: 404 (no such route), 405, 408, 411, 413, 415, 431, ... `code` is a
 /// short name such as "not_found".
 HttpError http_error(int status, std::string_view message, std::string_view code,

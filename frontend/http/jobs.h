@@ -56,6 +56,9 @@ struct Watch {
   std::size_t model = 0;  // whose scheduler is watched
 };
 
+/// Job::route of a request that no route took.
+inline constexpr const char* kNoRoute = "none";
+
 struct Job {
   std::shared_ptr<ClientConnection> connection;
   ReplyFrame frame;

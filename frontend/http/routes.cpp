@@ -17,7 +17,6 @@
 namespace baton {
 namespace {
 
-constexpr const char* kNoRoute = "none";
 constexpr std::size_t kLargeBody = 32 * 1024;  // takes about a millisecond to parse and to tokenise
 
 /// Whether the client still waits for its reply.
@@ -182,7 +181,7 @@ bool Routes::check_key(const Connection& connection, const HttpRequest& request,
   HttpReply whole;
   whole.status = error.status;
   whole.body = error.body;
-  whole.reason = error.message;
+  whole.reason = error.log;
   whole.headers.emplace_back("WWW-Authenticate", "Bearer");
   frame->keep_alive = false;
   reply(connection, *frame, kNoRoute, std::move(whole));
@@ -513,7 +512,7 @@ void Routes::unrouted(const Connection& connection, const HttpRequest& request,
   HttpReply whole;
   whole.status = error.status;
   whole.body = error.body;
-  whole.reason = error.message;
+  whole.reason = error.log;
   whole.headers.emplace_back("Allow", allowed);
   frame.keep_alive = false;
   reply(connection, std::move(frame), kNoRoute, std::move(whole));
@@ -549,7 +548,7 @@ void Routes::fail(const Connection& connection, ReplyFrame frame, const char* ro
                   HttpError error) {
   HttpReply whole;
   whole.headers = retry_headers(error);
-  whole.reason = error.message;
+  whole.reason = error.log;
   error = shaped(std::move(error), frame);
   whole.status = error.status;
   whole.body = std::move(error.body);

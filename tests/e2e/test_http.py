@@ -244,7 +244,7 @@ class Routes(ClusterTest):
         lines = [line for line in log.splitlines() if name in line]
         self.assertEqual(len(lines), 1, "a probe has a line, or a refusal has none")
         self.assertRegex(lines[0], r"^\S+T\S+ info frontend0 " + name + r" POST /v1/completions 404 "
-                         r'client=127\.0\.0\.1:\d+ reason="the model .other model. does not exist')
+                         r'client=127\.0\.0\.1:\d+ reason="model_not_found: model"')
         form = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} [a-z]+ (\S+) ")
         for process in ("scheduler", "frontend0", *self.cluster.workers):
             lines = (self.cluster.folder / f"{process}.log").read_text().splitlines()

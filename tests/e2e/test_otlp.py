@@ -115,10 +115,10 @@ def attributes(of):
     return found
 
 
-def ask(cluster, name, path="/v1/completions", headers=None, **fields):
+def ask(cluster, name, path="/v1/completions", headers=None, body=None, **fields):
     connection = http.client.HTTPConnection("127.0.0.1", next(iter(cluster.frontends.values())), timeout=60)
     try:
-        connection.request("POST", path, json.dumps(fields),
+        connection.request("POST", path, body or json.dumps(fields),
                            {"Content-Type": "application/json", "X-Request-Id": name, **(headers or {})})
         response = connection.getresponse()
         text = response.read().decode()
@@ -199,6 +199,23 @@ class Otlp(unittest.TestCase):
                 self.assertEqual((facts["http.response.status_code"], facts["error.type"]), (code, str(code)))
                 self.assertTrue(facts["baton.error"])
                 self.assertNotIn("status", refused)  # the client's mistake is no failure of a server
+            # Logs and spans quote no body; the reply does.
+            for name, path, body, told in (
+                    ("syntax", "/v1/completions", '{"prompt": "canary", canary', "not valid JSON at line 1, column 22"),
+                    ("twice", "/v1/completions", '{"canary": 1, "canary": 2}', "invalid_argument"),
+                    ("value", "/v1/chat/completions", '{"messages": [{"role": "canary", "content": ""}]}', "messages[0].role"),
+                    ("model", "/v1/completions", '{"model": "canary", "prompt": "x"}', "model_not_found: model")):
+                status, text = ask(cluster, name, path=path, body=body)
+                self.assertIn(status, (400, 404), text)
+                self.assertIn("canary", text)
+                facts = attributes(collector.root_of(name))
+                self.assertIn(told, facts["baton.error"])
+                self.assertEqual(facts["http.route"], path)
+            self.assertEqual(collector.root_of("path")["name"], "POST")
+            self.assertNotIn("canary", json.dumps(collector.spans()))
+            log = (cluster.folder / "frontend0.log").read_text()
+            self.assertIn("not valid JSON at line 1, column 22", log)
+            self.assertNotIn("canary", log)
             # Not sampled, says the client; and whoever probes is not told of.
             ask(cluster, "unsampled", prompt="x", max_tokens=2, headers={"traceparent": f"00-{TRACE}-{SPAN}-00"})
             cluster.get("/health")
@@ -206,7 +223,7 @@ class Otlp(unittest.TestCase):
             ask(cluster, "last", prompt="x", max_tokens=2)
             collector.root_of("last")
             names = collections.Counter(attributes(span)["baton.request_id"] for span in collector.roots())
-            self.assertEqual(names, dict.fromkeys(("mine", "chat", "body", "path", "last"), 1))
+            self.assertEqual(names, dict.fromkeys(("mine", "chat", "body", "path", "syntax", "twice", "value", "model", "last"), 1))
             wait_until(lambda: metric(cluster, "baton_spans_exported_total") == len(collector.spans()), 10, "they are counted")
             self.keep_whole(collector)
         collector.stop()

@@ -5,6 +5,7 @@
 #include <set>
 #include <sstream>
 
+#include "frontend/core/json_reader.h"
 #include "frontend/core/metrics.h"
 #include "frontend/http/health.h"
 #include "frontend/http/http_error.h"
@@ -57,6 +58,27 @@ TEST(HttpError, does_not_grow_with_what_it_quotes) {
   EXPECT_LT(http_error(invalid(long_text), long_text).body.size(), 30'000U);
   EXPECT_LT(http_error(404, long_text, "not_found", long_text).body.size(), 30'000U);
   EXPECT_LT(error_json(invalid(long_text)).size(), 30'000U);
+}
+
+TEST(HttpError, the_log_says_where_and_not_what) {
+  const auto of_json = [](const char* body) {
+    return http_error(parse_json_object(body).status());
+  };
+  const HttpError broken = of_json("{\"prompt\": \"my secret\", secret}");
+  EXPECT_NE(broken.message.find("last read"), std::string::npos) << broken.message;
+  EXPECT_EQ(broken.log, "invalid_argument: not valid JSON at line 1, column 25");
+  EXPECT_EQ(of_json("{\"secret\":1,\"secret\":1}").log, "invalid_argument");
+  EXPECT_EQ(http_error(invalid("'stop[0]' is 'secret'"), "stop[0]").log,
+            "invalid_argument: stop[0]");
+  EXPECT_EQ(http_error(404, "the model 'secret' does not exist", "model_not_found", "model").log,
+            "model_not_found: model");
+  EXPECT_LT(http_error(invalid("unknown field"), std::string(5000, 'x')).log.size(), 100U);
+  // What quotes nothing is told as it is.
+  EXPECT_EQ(http_error(Status(ErrorCode::too_long, "the prompt has 9 tokens"), "prompt").log,
+            "the prompt has 9 tokens");
+  EXPECT_EQ(http_error(Status(ErrorCode::queue_full, "full")).log, "full");
+  EXPECT_EQ(logged_reason(invalid("a grammar: secret")), "invalid_argument");
+  EXPECT_EQ(logged_reason(Status(ErrorCode::worker_crashes, "it died")), "it died");
 }
 
 TEST(HttpReply, no_content) {

@@ -70,6 +70,7 @@ FinishedRequest finished() {
   ExplainedRequest& request = one.request;
   request.request_id = "mine";
   request.asked = "POST /v1/chat/completions";
+  one.facts.route = "/v1/chat/completions";
   request.front_end = "frontend0";
   request.at = kAt;
   request.end = "length";
@@ -171,6 +172,7 @@ TEST(OtlpSpans, ARequestIsARootUnderItsClientsSpanWithItsPartsInOrder) {
   ASSERT_EQ(sent.spans.size(), 8U);
   const json& root = sent.spans[0];
   EXPECT_EQ(root["name"], "POST /v1/chat/completions");
+  EXPECT_EQ(Sent::attributes(root).at("http.route").at("stringValue"), "/v1/chat/completions");
   EXPECT_EQ(root["kind"], 2);
   EXPECT_EQ(root["traceId"], "0af7651916cd43dd8448eb211c80319c");
   EXPECT_EQ(root["parentSpanId"], "b7ad6b7169203331");
@@ -226,6 +228,17 @@ TEST(OtlpSpans, AttributesAreThoseOfTheConventions) {
                 .at("values")
                 .size(),
             1U);
+}
+
+TEST(OtlpSpans, ANameIsOfFewWhateverClientsAskFor) {
+  FinishedRequest one = finished();
+  one.request.asked = "POST /tell me a secret";
+  one.facts.route.clear();
+  const Sent unrouted({one});
+  EXPECT_EQ(unrouted.spans[0]["name"], "POST");
+  EXPECT_EQ(Sent::attributes(unrouted.spans[0]).count("http.route"), 0U);
+  one.facts.route = "/mii/:name";
+  EXPECT_EQ(Sent({one}).spans[0]["name"], "POST /mii/:name");
 }
 
 TEST(OtlpSpans, OneThatItsClientDidNotPlaceInATraceIsARootOfItsOwn) {
