@@ -124,6 +124,12 @@ void set_seed(std::int64_t seed, ParsedRequest& request) {
 }
 
 void read_seed(FieldReader& fields, ParsedRequest& request) {
+  const Json* given = fields.take("seed");
+  if (given != nullptr && given->is_number_unsigned()) {
+    request.sampling.seed = given->get<std::uint64_t>();
+    request.seed_given = true;
+    return;
+  }
   const auto seed = fields.integer("seed", std::numeric_limits<std::int64_t>::min(),
                                    std::numeric_limits<std::int64_t>::max());
   if (seed) set_seed(*seed, request);

@@ -46,7 +46,7 @@ void be_greedy(SamplingParams& sampling);
 void set_top_k(std::int64_t top_k, const ServedModel& model, SamplingParams& sampling);
 /// A seed that the client gave.
 void set_seed(std::int64_t seed, ParsedRequest& request);
-/// Reads `seed`, any 64-bit integer.
+/// Reads `seed`: an integer of 64 bits, with a sign or without.
 void read_seed(FieldReader& fields, ParsedRequest& request);
 
 /// The text of a field; its absence is an error, and the result then empty.

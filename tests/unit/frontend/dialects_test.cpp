@@ -682,5 +682,31 @@ TEST(DialectReplies, DistServeTellsMomentsInOrderOfTime) {
   EXPECT_EQ(order, "issued context_begin migration_begin context_end migration_end decoding_end ");
 }
 
+// ------------------------------------------------------------------------------------- integers
+
+TEST(Integers, OfMoreThan64BitsAreRefusedAndNoneIsAnother) {
+  const Door ollama{"ollama", "/api/generate"};
+  const auto generate = [](const std::string& seed) {
+    return R"({"model":"tiny","prompt":"hello","options":{"seed":)" + seed + "}}";
+  };
+  EXPECT_FALSE(ollama.take(generate("-1")).seed_given);
+  EXPECT_EQ(ollama.take(generate("7")).sampling.seed, 7U);
+  for (const char* beyond : {"18446744073709551615", "9223372036854775808", "1e30"}) {
+    const HttpError error = bad(ollama.parse(generate(beyond)), beyond);
+    EXPECT_EQ(error.status, 400) << beyond;
+    EXPECT_NE(error.message.find("options.seed"), std::string::npos) << error.message;
+  }
+  for (const Door& door : {kTgi, kMindSpore}) {
+    door.refuses(inputs("\"max_new_tokens\":18446744073709551615"), 422, "max_new_tokens");
+  }
+  // TGI's seeds have 64 bits and no sign, and its replies tell them.
+  for (const char* seed : {"18446744073709551615", "9223372036854775808", "0"}) {
+    EXPECT_EQ(std::to_string(
+                  kTgi.sampling(inputs("\"do_sample\":true,\"seed\":" + std::string(seed))).seed),
+              seed);
+  }
+  kTgi.refuses(inputs("\"seed\":18446744073709551616"), 422, "seed");
+}
+
 }  // namespace
 }  // namespace baton
