@@ -134,6 +134,7 @@ struct FrontendConfig {
   double sse_keepalive_s = 15;
   double drain_s = 8;
   std::string api_keys;
+  bool cache_salt_by_key = false;
   std::vector<std::string> allowed_origins;
   bool strict_fields = false;
   bool distserve_zero_bytes = false;

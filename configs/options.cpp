@@ -288,6 +288,13 @@ const std::vector<Option<FrontendConfig>>& frontend_options() {
                   "none: everybody is served",
        .member = &F::api_keys,
        .text = TextRule::path},
+      {"cache_salt_by_key",
+       "requests of different API keys share no cached blocks, so that cached_tokens and times "
+       "tell "
+       "nobody what others have sent; a system prompt that all of them send is then computed once "
+       "a "
+       "key",
+       &F::cache_salt_by_key},
       {.name = "allowed_origins",
        .meaning =
            "origins of web pages that may read replies (CORS), such as http://localhost:5173; "

@@ -44,6 +44,7 @@ struct LoopOptions {
   PageFacts page;            // what of a page's facts never changes
   std::shared_ptr<KeyBook> keys = std::make_shared<KeyBook>();  // open(): everybody is served
   std::string keys_file;  // where they come from, and are read again on SIGHUP; empty: nowhere
+  bool salt_by_key = false;  // requests of different keys share no cached blocks
   TimeNs drain = 8 * kSecond;
   /// A stream of server-sent events that had nothing to send for so long gets a comment, looked for
   /// once a second. 0: never.

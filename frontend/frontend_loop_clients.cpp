@@ -232,7 +232,9 @@ bool FrontendLoop::admit_key(Job& job, const ParsedRequest& parsed,
     refuse(job, std::move(error));
     return false;
   }
-  for (NewRequest& request : requests) belongs_to(meter_.key(slot), request);
+  for (NewRequest& request : requests) {
+    belongs_to(meter_.key(slot), options_.salt_by_key, request);
+  }
   return true;
 }
 

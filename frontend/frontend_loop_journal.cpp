@@ -97,7 +97,9 @@ void FrontendLoop::adopt(const std::shared_ptr<ClientConnection>& connection,
     if (one.ended) continue;
     choices_[counter] = {id, i * replayed.choices_each};
     const std::int32_t key = reply.frame().api_key;
-    if (key >= 0) belongs_to(meter_.key(static_cast<std::size_t>(key)), one.request);
+    if (key >= 0) {
+      belongs_to(meter_.key(static_cast<std::size_t>(key)), options_.salt_by_key, one.request);
+    }
     link.table.adopt(
         {counter, one.attempt, received, std::move(one.request), std::move(one.generated)}, now_);
     if (one.stopped_at != 0) link.table.finish(counter, one.stopped_at, now_, link.out);

@@ -441,6 +441,7 @@ int serve(const Config& config, SignalFd& signals) {
   helpers.pool = &pool;
   options.keys = std::make_shared<KeyBook>(keys);
   options.keys_file = config.frontend.api_keys;
+  options.salt_by_key = config.frontend.cache_salt_by_key;
   const RouteOptions routing =
       route_options(config.frontend, config.run_dir, models.value(), options.keys, life);
   Routes routes(routing, facts, jobs, std::move(helpers));

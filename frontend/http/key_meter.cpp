@@ -49,8 +49,15 @@ const char* to_string(KeyLimit limit) {
   return "";
 }
 
-void belongs_to(const ApiKey& key, NewRequest& request) {
+void belongs_to(const ApiKey& key, bool salted, NewRequest& request) {
   request.share = key.share();
+  if (salted) {
+    // By the secret: a name may be another one's tomorrow. Its digest itself stays here.
+    std::string secret("cache_salt");
+    secret.append(reinterpret_cast<const char*>(key.digest.data()), key.digest.size());
+    const KeyDigest salt = digest_of(secret += request.cache_salt);
+    request.cache_salt.assign(reinterpret_cast<const char*>(salt.data()), salt.size());
+  }
   request.priority = std::clamp(request.priority + key.priority, -kMaxPriority, kMaxPriority);
 }
 

@@ -28,8 +28,9 @@ struct KeyAnswer {
   std::uint32_t retry_after_s = 0;
 };
 
-/// The request is its tenant's, and as urgent as that is.
-void belongs_to(const ApiKey& key, NewRequest& request);
+/// The request is its tenant's, and as urgent as that is. `salted`: it shares cached blocks with
+/// requests of the same key alone (and of the same cache_salt, as ever).
+void belongs_to(const ApiKey& key, bool salted, NewRequest& request);
 
 /// One thread; each front end counts alone.
 ///

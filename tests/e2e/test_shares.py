@@ -36,7 +36,7 @@ class Shares(unittest.TestCase):
         cls.file = folder / "keys.yaml"
         cls.file.write_text(KEYS)
         cls.cluster = cls.enterClassContext(Supervised(
-            workers=MIXED, fake=True, frontend={"api_keys": str(cls.file)},
+            workers=MIXED, fake=True, frontend={"api_keys": str(cls.file), "cache_salt_by_key": True},
             scheduler={"queue_order": "fair", "max_running": 4}))
 
     def setUp(self):
@@ -120,6 +120,19 @@ class Shares(unittest.TestCase):
         self.assertEqual(after["output_tokens"] - before["output_tokens"], 7)
         self.assertEqual(after["requests"] - before["requests"], 1)
         self.assertIn("alice", self.cluster.ctl("show tenants"))
+
+    def test_keys_do_not_learn_what_others_sent(self):
+        """With cache_salt_by_key, which the set-up has."""
+        def cached(key, **fields):
+            response, text = self.ask(key, prompt="The same beginning of two tenants' prompts. " * 20, **fields)
+            self.assertEqual(response.status, 200, text)
+            return json.loads(text)["usage"].get("prompt_tokens_details", {}).get("cached_tokens", 0)
+
+        self.assertEqual(cached(ALICE), 0)
+        self.assertGreater(cached(ALICE), 0)
+        self.assertEqual(cached(HEAVY), 0)
+        self.assertGreater(cached(HEAVY), 0)
+        self.assertEqual(cached(HEAVY, cache_salt="another"), 0)
 
     def test_a_flood_of_one_key_does_not_hold_up_another(self):
         """Both have one priority; 4 run at once."""

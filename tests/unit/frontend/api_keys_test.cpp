@@ -263,9 +263,31 @@ TEST(KeyMeter, ARequestIsItsTenants) {
   key.name = "alice";
   key.weight = 3;
   key.priority = -5;
-  belongs_to(key, request);
+  request.cache_salt = "mine";
+  belongs_to(key, false, request);
   EXPECT_EQ(request.share, (TenantShare{"alice", 3, -5}));
   EXPECT_EQ(request.priority, -kMaxPriority);
+  EXPECT_EQ(request.cache_salt, "mine");
+}
+
+TEST(KeyMeter, SaltsKeepKeysApart) {
+  const auto salt_of = [](const std::string& secret, const std::string& name,
+                          const std::string& salt) {
+    ApiKey key;
+    key.digest = digest_of(secret);
+    key.name = name;
+    NewRequest request;
+    request.cache_salt = salt;
+    belongs_to(key, true, request);
+    return request.cache_salt;
+  };
+  const std::string alices = salt_of("sk-alice-0123456789", "alice", "");
+  EXPECT_EQ(alices, salt_of("sk-alice-0123456789", "key 1", "")) << "whatever it is called";
+  EXPECT_NE(alices, salt_of("sk-bob-0123456789ab", "alice", ""));
+  EXPECT_NE(alices, salt_of("sk-alice-0123456789", "alice", "mine")) << "the request's own, too";
+  EXPECT_NE(salt_of("sk-bob-0123456789ab", "bob", "mine"),
+            salt_of("sk-alice-0123456789", "alice", "mine"));
+  EXPECT_NE(salt_of("sk-bob-0123456789ab", "bob", alices), alices) << "nobody can name another's";
 }
 
 }  // namespace
