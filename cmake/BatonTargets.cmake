@@ -183,7 +183,7 @@ endfunction()
 function(baton_test_properties name)
   cmake_parse_arguments(arg "" "TIMEOUT" "LABEL;ENVIRONMENT" ${ARGN})
   set(env "BATON_SOURCE_DIR=${PROJECT_SOURCE_DIR}" "BATON_BUILD_DIR=${PROJECT_BINARY_DIR}"
-          "OMP_WAIT_POLICY=passive" ${arg_ENVIRONMENT})
+          "BATON_DEPS=${BATON_DEPS}" "OMP_WAIT_POLICY=passive" ${arg_ENVIRONMENT})
   if(BATON_COVERAGE)
     list(APPEND env BATON_TEST_PATIENCE=5 BATON_SIM_SEEDS=200)
   endif()

@@ -379,7 +379,8 @@ class ServerEvents(unittest.TestCase):
                                       "heart_beat_interval_seconds": 600}))
         log = self.enterContext(open(folder / "log", "w"))
         gateway = subprocess.Popen([sys.executable, SOURCE / "tools" / "gateway", "--port", str(port),
-                                    "--client_config_file_path", config], stdout=log, stderr=log)
+                                    "--client_config_file_path", config, "--allow_registration"],
+                                   stdout=log, stderr=log)
         self.addCleanup(gateway.wait)
         self.addCleanup(gateway.kill)
 

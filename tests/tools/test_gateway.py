@@ -2,10 +2,13 @@
 
 import collections
 import concurrent.futures
+import contextlib
 import http.client
+import json
 import os
 import pathlib
 import re
+import select
 import signal
 import socket
 import sys
@@ -213,16 +216,79 @@ class Requests(GatewayCase):
         self.assertEqual(405, gateway.ask("GET", "/completion/v2")[0])
         self.assertEqual(b"HTTP/1.1 413", self.raw(gateway, b"Content-Length: 99999999")[:12])
         self.assertEqual(b"HTTP/1.1 400", self.raw(gateway, b"Content-Length: 5abc")[:12])
-        self.assertEqual(b"HTTP/1.1 411", self.raw(gateway, b"Transfer-Encoding: chunked")[:12])
+        for two in (b"Content-Length: 2\r\nContent-Length: 3", b"Content-Length: 2\r\nContent-Length: 2",
+                    b"Content-Length: 2, 2", b"Content-Length: 2\r\nTransfer-Encoding: chunked"):
+            self.assertEqual(b"HTTP/1.1 400", self.raw(gateway, two)[:12], two)
+        chunks = b"2\r\n{}\r\n0\r\n\r\n"
+        self.assertEqual(b"HTTP/1.1 404", self.raw(gateway, b"Transfer-Encoding: chunked", body=chunks)[:12])
+        self.assertEqual(b"HTTP/1.1 501", self.raw(gateway, b"Transfer-Encoding: gzip")[:12])
+        self.assertEqual(b"431", self.raw(gateway, b"X: " + b"y" * 70_000)[9:12])
         self.assertEqual(b"HTTP/1.1 411", self.raw(gateway, b"X: y")[:12])
-        self.assertEqual(b"HTTP/1.1 404", self.raw(gateway, b"Content-Length: 0", b"/\x1b[2J")[:12])
+        self.assertIn(self.raw(gateway, b"Content-Length: 0", b"/\x1b[2J")[:12], (b"HTTP/1.1 400", b"HTTP/1.1 404"))
         self.assertNotIn("\x1b", self.folder.joinpath("access.log").read_text())
 
     @staticmethod
-    def raw(gateway, header, path=b"/completion/v2"):
+    def raw(gateway, header, path=b"/completion/v2", host=b"localhost", body=b"", method=b"POST"):
         with socket.create_connection(("127.0.0.1", gateway.port), timeout=10) as client:
-            client.sendall(b"POST " + path + b" HTTP/1.1\r\nHost: x\r\n" + header + b"\r\n\r\n")
+            client.sendall(method + b" " + path + b" HTTP/1.1\r\nHost: " + host + b"\r\n" + header + b"\r\n\r\n" + body)
             return client.recv(4096)
+
+    def test_slow_clients_hold_no_threads(self):
+        gateway = self.start([], [], "--threads", "4", "--request_seconds", "1.5")
+        with contextlib.ExitStack() as slow:
+            heads = []
+            for i in range(300):
+                client = slow.enter_context(socket.create_connection(("127.0.0.1", gateway.port), timeout=10))
+                client.sendall(b"POST /completion/v2 HTTP/1.1\r\nHost: localhost\r\n"
+                               + (b"Content-Length: 100\r\n\r\n{" if i % 2 else b"X: "))
+                heads.append(client)
+            began = time.monotonic()
+            self.assertEqual({"status": "ok"}, gateway.get("/health"))
+            self.assertLess(time.monotonic() - began, 1)
+            # A byte now and then does not keep them: a request has a time to arrive as a whole.
+            end = time.monotonic() + 8
+            while heads and time.monotonic() < end:
+                for client in heads[:]:
+                    try:
+                        client.send(b"y")
+                        if select.select([client], [], [], 0)[0] and not client.recv(1):
+                            heads.remove(client)
+                    except OSError:
+                        heads.remove(client)
+                time.sleep(0.2)
+            self.assertEqual([], heads)
+
+    def test_a_page_of_another_site_is_refused(self):
+        server = self.serve(server_routes("new"))
+        event = json.dumps({"url": server.url, "server_type": "cb"}).encode()
+        length = b"Content-Length: %d" % len(event)
+        gateway = self.start([], [], "--allow_registration")
+
+        def register(header=b"X: y", host=b"localhost"):
+            return self.raw(gateway, length + b"\r\n" + header, b"/event/server_startup", host, event)[9:12]
+        for header in (b"Origin: http://evil.example", b"Origin: null", b"Origin: http://localhost:1",
+                       b"Sec-Fetch-Site: cross-site", b"Sec-Fetch-Site: same-site"):
+            self.assertEqual(b"403", register(header), header)
+        for host in (b"evil.example", b"evil.example:8000", b"localhost.evil.example", b"localhost\r\nHost: evil.example",
+                     b"", b"[::1", b"127.0.0.1:x"):
+            self.assertIn(register(host=host), (b"403", b"400"), host)
+        self.assertEqual([], gateway.get("/servers")["servers"])
+        for host in (b"localhost", b"127.0.0.1:%d" % gateway.port, b"[::1]:80", b"a.localhost"):
+            self.assertEqual(b"200", register(host=host), host)
+        named = self.start([], [], "--allowed_hosts", "gateway.example, other")
+        self.assertEqual(b"200", self.raw(named, b"X: y", b"/health", b"gateway.example:80", method=b"GET")[9:12])
+        self.assertEqual(b"403", self.raw(named, b"X: y", b"/health", b"evil.example", method=b"GET")[9:12])
+
+    def test_only_configured_servers_unless_asked(self):
+        known, stranger = self.serve(server_routes("known")), self.serve(server_routes("new"))
+        gateway = self.start([known.url])
+        event = {"url": stranger.url, "server_type": "cb"}
+        for path in ("/event/server_startup", "/event/server_shutdown"):
+            status, reply = gateway.post(path, event)
+            self.assertEqual(403, status)
+            self.assertIn("--allow_registration", reply["detail"])
+        self.assertEqual(200, gateway.post("/event/server_startup", {"url": known.url})[0])
+        self.assertEqual(["known"], gateway.get("/cb_server/available_models"))
 
     def test_more_clients_than_threads_all_get_served(self):
         cb = self.serve(server_routes("m"))
@@ -257,6 +323,12 @@ class Requests(GatewayCase):
             reply = pool.submit(gateway.post, "/completion/v2", request("m"))
             wait_until(lambda: cb.asked("/completion/v2"), 5, "the request is at work")
             gateway.process.send_signal(signal.SIGTERM)
+
+            def refuses():
+                with socket.socket() as client:
+                    return client.connect_ex(("127.0.0.1", gateway.port)) != 0
+            wait_until(refuses, 0.8, "it listens no more")
+            self.assertFalse(reply.done())
             self.assertEqual(200, reply.result()[0])
         self.assertEqual(0, gateway.process.wait(5))
 
@@ -282,7 +354,7 @@ class Changes(GatewayCase):
 
     def test_startup_and_shutdown_events(self):
         known, stranger = self.serve(server_routes("known")), self.serve(server_routes("new"))
-        gateway = self.start([known.url])
+        gateway = self.start([known.url], [], "--allow_registration")
         self.assertEqual(200, gateway.post("/event/server_shutdown", {"url": known.url})[0])
         self.assertEqual([], gateway.get("/cb_server/available_models"))
         self.assertEqual((200, {"model_id": "known"}),
@@ -301,7 +373,7 @@ class Changes(GatewayCase):
         self.assertIsNone(gateway.server(stranger.url))
 
     def test_a_server_that_announced_itself_is_found_again(self):
-        gateway = self.start([], [], "--probe_seconds", "0.3")
+        gateway = self.start([], [], "--probe_seconds", "0.3", "--allow_registration")
         with Published(server_routes("new")) as first:
             port = first.server_address[1]
             event = {"url": first.url, "server_type": "cb"}

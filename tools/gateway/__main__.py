@@ -6,9 +6,11 @@ SIGHUP reads the configuration at once; SIGTERM and SIGINT let the requests at w
 """
 
 import argparse
+import importlib.util
 import logging
 import logging.handlers
 import math
+import os
 import pathlib
 import signal
 import sys
@@ -16,10 +18,16 @@ import threading
 
 if not __package__:  # run as a folder: make the package importable by its name
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
+_FETCHED = pathlib.Path(os.environ.get("BATON_DEPS") or pathlib.Path(__file__).resolve().parents[2] / ".deps") / "gateway"
+if _FETCHED.is_dir():
+    sys.path.insert(1, str(_FETCHED))
+if not importlib.util.find_spec("waitress"):
+    sys.exit(f"baton gateway: waitress is not in {_FETCHED}; ./baton setup fetches it")
 
 from gateway.config import server_url  # noqa: E402
 from gateway.directory import Directory  # noqa: E402
 from gateway.forward import Forwarder, refusal  # noqa: E402
+from gateway.guard import Guard  # noqa: E402
 from gateway.http_server import HttpServer  # noqa: E402
 from gateway.jumper import Jumper  # noqa: E402
 from gateway.routes import App  # noqa: E402
@@ -28,6 +36,14 @@ from gateway.watch import Watch  # noqa: E402
 _MAX_LOG_BYTES = 64 << 20
 
 log = logging.getLogger("gateway")
+
+
+def underscored(argument):
+    """--run-dir=a-b as --run_dir=a-b."""
+    if not argument.startswith("--"):
+        return argument
+    name, equals, value = argument[2:].partition("=")
+    return "--" + name.replace("-", "_") + equals + value
 
 
 def parse(arguments):
@@ -45,12 +61,20 @@ def parse(arguments):
                      help="how long one server may take for a request (100)")
     own.add_argument("--probe_seconds", type=float, default=2,
                      help="how often a server that is down is asked (2)")
-    own.add_argument("--threads", type=int, default=256, help="connections served at a time (256)")
+    own.add_argument("--threads", type=int, default=256, help="requests answered at a time (256)")
+    own.add_argument("--request_seconds", type=float, default=30,
+                     help="how long a request may take to arrive (30)")
+    own.add_argument("--allowed_hosts", default="",
+                     help="other names that a Host header may have, with commas between; * is any (localhost and its "
+                          "addresses; any where --host is open to the network)")
+    own.add_argument("--allow_registration", action="store_true",
+                     help="servers of this host that the configuration does not name may register")
     own.add_argument("--drain_seconds", type=float, default=10,
                      help="how long a stop waits for requests at work (10)")
     own.add_argument("--access_log", help="file for a line a request (stderr)")
     own.add_argument("--error_log", help="file for everything else (stderr)")
-    options = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    options = parser.parse_args([underscored(text) for text in given])
     minutes = options.client_config_hot_update_interval_minutes
     if not (math.isfinite(minutes) and 0.001 <= minutes <= 1e5):
         parser.error("--client_config_hot_update_interval_minutes must be 0.001 to 100000")
@@ -60,6 +84,9 @@ def parse(arguments):
         parser.error("--probe_seconds must be 0.05 to 86400")
     if not 1 <= options.threads <= 4096:
         parser.error("--threads must be 1 to 4096")
+    if not 0.1 <= options.request_seconds <= 3600:
+        parser.error("--request_seconds must be 0.1 to 3600")
+    options.allowed_hosts = [name.strip() for name in options.allowed_hosts.split(",") if name.strip()]
     try:
         options.openai_base_url = server_url(options.openai_base_url, "--openai_base_url")
     except ValueError as error:
@@ -69,7 +96,8 @@ def parse(arguments):
 
 def open_logs(options):
     form = logging.Formatter("%(asctime)s %(levelname)s [%(name)s] %(message)s")
-    for name, path in (("access", options.access_log), ("gateway", options.error_log)):
+    for name, path in (("access", options.access_log), ("gateway", options.error_log),
+                       ("waitress", options.error_log)):
         handler = logging.StreamHandler() if not path else logging.handlers.RotatingFileHandler(
             path, maxBytes=_MAX_LOG_BYTES, backupCount=2, encoding="utf-8")
         handler.setFormatter(form)
@@ -94,7 +122,8 @@ def main(arguments=None):
     try:
         watch.begin()
         server = HttpServer((options.host, options.port),
-                            App(directory, forwarder, jumper, watch), refusal, options.threads)
+                            App(directory, forwarder, jumper, watch, options.allow_registration), refusal,
+                            Guard(options.allowed_hosts, options.host), options.threads, options.request_seconds)
     except (OSError, ValueError) as error:
         print(f"baton gateway: {error}", file=sys.stderr)
         return 2
@@ -102,7 +131,7 @@ def main(arguments=None):
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, lambda *_: stop.set())
     signal.signal(signal.SIGHUP, lambda *_: watch.reload_soon())
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     print(f"baton gateway listens on http://{options.host}:{server.server_address[1]}", flush=True)
     stop.wait()
     log.info("stopping")

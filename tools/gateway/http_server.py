@@ -1,187 +1,185 @@
-"""An HTTP/1.1 server with a bounded number of threads, one for each connection. When all are taken, new
-connections wait in the kernel's queue, and replies ask to close, so that nobody keeps a thread for nothing."""
+"""The gateway's HTTP server: waitress (cmake/pypi-requirements-gateway.txt), whose one thread reads requests, so
+that a slow client holds no worker thread. Here: bounds in time, growing threads, and the drain of a stop."""
 
-import http.server
+import http.client
 import json
 import logging
-import select
+import resource
 import socket
 import threading
 import time
 
+from waitress import wasyncore
+from waitress.adjustments import Adjustments
+from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser, ParsingError
+from waitress.server import TcpWSGIServer
+from waitress.task import ErrorTask, ThreadedTaskDispatcher
+
 MAX_BODY_BYTES = 4 << 20
-_SILENCE_S = 15.0  # between two requests, and between two pieces of one
-_TICK_MS = 200     # how often an idle connection looks whether its thread is wanted
+_MAX_HEAD_BYTES = 64 << 10
+_MAX_CONNECTIONS = 4096
+_OTHER_FILES = 512   # descriptors that are no client's: servers, logs
+_SILENCE_S = 15      # an idle connection, or one that takes no reply
+_TICK_S = 0.2
 
 access = logging.getLogger("access")
 log = logging.getLogger("gateway")
 
 
 class Refused(Exception):
-    """The request cannot be read; the connection ends."""
+    """The request cannot be read."""
 
     def __init__(self, status, detail):
         super().__init__(detail)
         self.status, self.detail = status, detail
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    timeout = _SILENCE_S
+def _quoted(line):
+    return ascii(line[:300])[1:-1].replace('"', "'")
 
-    def log_message(self, *_):
-        pass  # send_error and friends; the access log is written below
 
-    def handle(self):
-        self.close_connection = True
-        self.handle_one_request()
-        while not self.close_connection and self._next_comes():
-            self.handle_one_request()
+class _Parser(HTTPRequestParser):
+    def parse_header(self, header_plus):
+        super().parse_header(header_plus)
+        if self.chunked and "CONTENT_LENGTH" in self.headers:
+            raise ParsingError("Content-Length beside Transfer-Encoding")
 
-    def _next_comes(self):
-        """Waits for the client's next request; False if its time, or somebody else's patience, is over."""
-        self.connection.settimeout(0)
+
+class _ErrorTask(ErrorTask):
+    """What waitress refuses before any route is asked."""
+
+    def execute(self):
+        access.info('%s - "%s" %d -', self.channel.addr[0], _quoted(getattr(self.request, "first_line", b"").decode("latin-1")),
+                    self.request.error.code)
+        super().execute()
+
+
+class _Channel(HTTPChannel):
+    parser_class = _Parser
+    error_task_class = _ErrorTask
+    began = None  # when the first byte of an unfinished request came
+
+    def received(self, data):
+        result = super().received(data)
+        if self.request is None:
+            self.began = None
+        elif self.began is None:
+            self.began = time.time()
+        return result
+
+
+class _Threads(ThreadedTaskDispatcher):
+    """As many threads as requests were ever at work at a time, up to `most`."""
+
+    def __init__(self, most):
+        super().__init__()
+        self._most = most
+        self.queue_logger.setLevel(logging.ERROR)
+
+    def add_task(self, task):
+        with self.lock:
+            count = len(self.threads)
+            short = len(self.queue) >= count - self.stop_count - self.active_count
+        if short and count < self._most:
+            self.set_thread_count(count + 1)
+        super().add_task(task)
+
+
+class _Listener(TcpWSGIServer):
+    channel_class = _Channel
+    request_s = None
+
+    def maintenance(self, now):
+        super().maintenance(now)
+        for channel in list(self.active_channels.values()):
+            late = channel.began is not None and now - channel.began > self.request_s
+            if late or (channel.total_outbufs_len and now - channel.last_activity > _SILENCE_S):
+                channel.will_close = True
+
+    def stop_listening(self):
+        self.accepting = False
+        wasyncore.dispatcher.close(self)
+
+
+class HttpServer:
+    """`app(method, path, body, peer)` gives an Answer, on any thread; `refusal(status, detail)` too. `guard(environ)` says
+    why a request is refused whatever it asks for, or None. A request must arrive within `request_s`."""
+
+    def __init__(self, address, app, refusal, guard, threads, request_s):
+        self._app, self._refusal, self._guard = app, refusal, guard
+        self._stopping, self._over = threading.Event(), threading.Event()
+        family, kind, protocol, _, where = socket.getaddrinfo(*address, type=socket.SOCK_STREAM,
+                                                              flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, kind, protocol)
         try:
-            if self.rfile.peek(1):  # it came together with the last one
-                return True
-        finally:
-            self.connection.settimeout(_SILENCE_S)
-        poll = select.poll()
-        poll.register(self.connection, select.POLLIN)
-        end = time.monotonic() + _SILENCE_S
-        while not self.server.crowded() and time.monotonic() < end:
-            if poll.poll(_TICK_MS):
-                return True
-        return False
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(where)
+        except OSError:
+            listener.close()
+            raise
+        self.server_address = listener.getsockname()
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        settings = Adjustments(
+            sockets=[listener], ident=None, backlog=1024, asyncore_use_poll=True, cleanup_interval=1,
+            channel_timeout=_SILENCE_S, connection_limit=max(16, min(_MAX_CONNECTIONS, descriptors - _OTHER_FILES)),
+            max_request_header_size=_MAX_HEAD_BYTES, max_request_body_size=MAX_BODY_BYTES + 1,
+            clear_untrusted_proxy_headers=True, log_socket_errors=False)
+        self._map = {}
+        self._listener = _Listener(self._serve, map=self._map, _sock=listener, dispatcher=_Threads(threads), adj=settings,
+                                   sockinfo=(family, kind, protocol, self.server_address), bind_socket=False)
+        self._listener.request_s = request_s
 
-    def do_GET(self):
-        self._serve()
-
-    def do_POST(self):
-        self._serve()
-
-    def _serve(self):
-        began = time.monotonic()
-        with self.server.working():
-            try:
-                answer = self.server.app(self.command, self.path.split("?", 1)[0], self._body(),
-                                         self.client_address[0])
-            except Refused as refused:
-                self.close_connection = True
-                answer = self.server.refusal(refused.status, refused.detail)
-            except Exception:  # a fault of ours must not end the connection without a word
-                log.exception("%s %s", self.command, self.path)
-                answer = self.server.refusal(500, "an error in the gateway; its log has the details")
-            self._send(answer)
-        access.info('%s - "%s" %d %d bytes %s attempts=%d duration=%.3fs', self.client_address[0],
-                    ascii(self.requestline[:300])[1:-1].replace('"', "'"), answer.status, len(answer.body), answer.server,
-                    answer.attempts, time.monotonic() - began)
-
-    def _body(self):
-        if self.headers.get("Transfer-Encoding"):
-            raise Refused(411, "chunked bodies are not taken; send Content-Length")
-        text = self.headers.get("Content-Length")
-        if text is None:
-            if self.command == "POST":
-                raise Refused(411, "Content-Length is missing")
-            return b""
-        if not text.isascii() or not text.isdigit():
-            raise Refused(400, "Content-Length is no number")
-        if len(text) > 12 or int(text) > MAX_BODY_BYTES:
-            raise Refused(413, f"the body has more than {MAX_BODY_BYTES} bytes")
-        try:
-            body = self.rfile.read(int(text))
-        except TimeoutError:
-            raise Refused(408, "the body does not come") from None
-        if len(body) < int(text):
-            raise Refused(400, "the body ended too early")
-        return body
-
-    def _send(self, answer):
-        close = self.close_connection or self.server.crowded()
-        self.close_connection = close
-        self.send_response_only(answer.status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer.body)))
-        for name, value in answer.headers:
-            self.send_header(name, value)
-        if close:
-            self.send_header("Connection", "close")
-        self._headers_buffer.append(b"\r\n")
-        data = b"".join(self._headers_buffer) + answer.body
-        self._headers_buffer = []
-        try:
-            self.connection.sendall(data)
-        except OSError as error:  # the client has left
-            self.close_connection = True
-            log.debug("%s left: %s", self.client_address[0], error)
-
-
-class HttpServer(http.server.HTTPServer):
-    """`app(method, path, body, peer)` gives an Answer, on any thread; `refusal(status, detail)` too."""
-
-    request_queue_size = 1024
-    allow_reuse_address = True
-
-    def __init__(self, address, app, refusal, threads):
-        self.app, self.refusal = app, refusal
-        self._free = threading.Semaphore(threads)
-        self._waiting = False
-        self._stopping = threading.Event()
-        self._busy = 0
-        self._idle = threading.Condition()
-        super().__init__(address, Handler)
-
-    def crowded(self):
-        return self._waiting or self._stopping.is_set()
-
-    def process_request(self, request, client_address):
-        if not self._free.acquire(blocking=False):
-            self._waiting = True  # idle connections see it and give up their threads
-            while not self._free.acquire(timeout=0.2):
-                if self._stopping.is_set():
-                    self.shutdown_request(request)
-                    return
-            self._waiting = False
-        threading.Thread(target=self._run, args=(request, client_address), daemon=True).start()
-
-    def _run(self, request, client_address):
-        try:
-            request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.finish_request(request, client_address)
-        except OSError as error:
-            log.debug("%s: %s", client_address[0], error)
-        finally:
-            self.shutdown_request(request)
-            self._free.release()
-
-    def working(self):
-        return _Working(self)
+    def serve_forever(self):
+        while not self._over.is_set():
+            if self._stopping.is_set() and self._listener.accepting:
+                self._listener.stop_listening()
+            wasyncore.loop(timeout=_TICK_S, use_poll=True, map=self._map, count=1)
+            if self._stopping.is_set():
+                self._listener.maintenance(time.time())  # it listens no more, and so does not do it itself
 
     def stop(self, drain_s):
-        """No new requests; those at work get `drain_s` seconds. True if all have ended."""
+        """No new connections, and 503 for new requests; those at work get `drain_s` seconds. True if all have ended."""
         self._stopping.set()
-        self.shutdown()
-        self.server_close()
-        time.sleep(0.1)  # connections that were accepted just now get to their request
-        with self._idle:
-            return self._idle.wait_for(lambda: self._busy == 0, drain_s)
+        self._listener.pull_trigger()
+        end = time.monotonic() + drain_s
+        time.sleep(0.1)  # what was read just now gets to its request
+        while (busy := self._busy()) and time.monotonic() < end:
+            time.sleep(0.02)
+        self._over.set()
+        self._listener.pull_trigger()
+        return not busy
 
-    def count(self, by):
-        with self._idle:
-            self._busy += by
-            self._idle.notify_all()
+    def _busy(self):
+        return any(channel.requests or channel.total_outbufs_len
+                   for channel in list(self._listener.active_channels.values()))
 
+    def _serve(self, environ, start_response):
+        began = time.monotonic()
+        method, path, peer = environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["REMOTE_ADDR"]
+        answer = self._answer(environ, method, path, peer)
+        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(answer.body))), *answer.headers]
+        start_response(f"{answer.status} {http.client.responses.get(answer.status, '-')}", headers)
+        access.info('%s - "%s" %d %d bytes %s attempts=%d duration=%.3fs', peer,
+                    _quoted(f"{method} {path} {environ['SERVER_PROTOCOL']}"), answer.status, len(answer.body), answer.server,
+                    answer.attempts, time.monotonic() - began)
+        return [answer.body]
 
-class _Working:
-    def __init__(self, server):
-        self._server = server
-
-    def __enter__(self):
-        self._server.count(1)
-
-    def __exit__(self, *_):
-        self._server.count(-1)
+    def _answer(self, environ, method, path, peer):
+        try:
+            if self._stopping.is_set():
+                raise Refused(503, "the gateway stops")
+            why = self._guard(environ)
+            if why:
+                raise Refused(403, why)
+            if method == "POST" and "CONTENT_LENGTH" not in environ:
+                raise Refused(411, "Content-Length is missing")
+            return self._app(method, path, environ["wsgi.input"].read(), peer)
+        except Refused as refused:
+            return self._refusal(refused.status, refused.detail)
+        except Exception:  # a fault of ours must not end the connection without a word
+            log.exception("%s %s", method, path)
+            return self._refusal(500, "an error in the gateway; its log has the details")
 
 
 def parse_object(body):

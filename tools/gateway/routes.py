@@ -8,11 +8,12 @@ from gateway.http_server import parse_object
 
 
 class App:
-    def __init__(self, directory, forwarder, jumper, watch):
+    def __init__(self, directory, forwarder, jumper, watch, registration):
         self._directory = directory
         self._forwarder = forwarder
         self._jumper = jumper
         self._watch = watch
+        self._registration = registration
         self._routes = {
             ("POST", "/completion/v1"): lambda body, _: self._complete(STATIC, body),
             ("POST", "/completion/v2"): lambda body, _: self._complete(CONTINUOUS, body),
@@ -56,9 +57,11 @@ class App:
             url = server_url(body.get("url"), "url")
         except ValueError as error:
             return None, None, refusal(422, str(error))
-        if not ipaddress.ip_address(peer).is_loopback and not self._directory.find(url):
-            return None, None, refusal(403, f"{url} is not in the configuration; servers of other hosts "
-                                            "must be")
+        if not self._directory.find(url):
+            if not self._registration:
+                return None, None, refusal(403, f"{url} is not in the configuration; --allow_registration takes others")
+            if not ipaddress.ip_address(peer).is_loopback:
+                return None, None, refusal(403, f"{url} is not in the configuration; servers of other hosts must be")
         return kind, url, None
 
     def _startup(self, raw, peer):
