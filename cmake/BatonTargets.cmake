@@ -4,7 +4,8 @@
 add_library(baton_flags INTERFACE)
 add_library(baton::flags ALIAS baton_flags)
 target_compile_features(baton_flags INTERFACE cxx_std_20)
-target_compile_options(baton_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
+# -Wpedantic: what nvcc hands to g++ is full of GCC's own line directives, each of them a warning.
+target_compile_options(baton_flags INTERFACE -Wall -Wextra $<$<COMPILE_LANGUAGE:CXX>:-Wpedantic> -Wshadow -Wnon-virtual-dtor
                                              -Woverloaded-virtual -fno-math-errno)
 # Of the compiler that CI has: newer ones warn about more, which must not keep anybody from building.
 if(BATON_WERROR AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
