@@ -2,7 +2,7 @@
 tree and every document; the rules are the tables below, and each of their entries must be used.
 
     ipc <- configs <- {frontend, memory, scheduler, workers}     those never include one another
-    ipc <- text <- {frontend, workers}                   tokenizer and grammar engine
+    ipc <- text <- {frontend, workers}                   tokenizer, grammar engine, JSON Schema
 """
 
 import fnmatch

@@ -1,0 +1,136 @@
+// Sets of texts, as automata over code points that are derived when they are visited: patterns,
+// enumerations, lengths and numbers, and what `and`, `or` and `not` make of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "text/schema/regex_nfa.h"
+
+namespace baton::schema {
+
+/// What a schema needs is more than a limit allows.
+class LimitError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A set of texts: what may follow. Equal ids are equal sets; different ids may be.
+using Lang = std::uint32_t;
+inline constexpr Lang kNothing = 0;   // the empty set
+inline constexpr Lang kAnything = 1;  // every text
+
+/// After a code point of (`last` of the move before, `last`], `next` may follow.
+struct Move {
+  char32_t last = 0;
+  Lang next = kNothing;
+};
+
+inline constexpr char32_t kLastCodePoint = 0x10FFFF;
+
+/// Makes and keeps sets. Not thread-safe. LimitError where there would be too many states.
+class Languages {
+ public:
+  struct Limits {
+    std::size_t states = 400'000;  // kept at all
+    std::size_t search = 60'000;   // visited to find out whether a set is empty
+  };
+
+  Languages();
+  explicit Languages(Limits limits);
+  ~Languages();
+  Languages(const Languages&) = delete;
+  Languages& operator=(const Languages&) = delete;
+
+  Lang pattern(std::shared_ptr<const Nfa> nfa);
+  Lang words(const std::vector<std::u32string>& texts);
+  Lang at_least(std::uint64_t characters);
+  Lang at_most(std::uint64_t characters);
+  /// Texts of JSON numbers without an exponent, by value.
+  Lang number_at_most(std::string_view decimal, bool inclusive);
+  Lang number_equal(std::string_view decimal);
+  /// `step`: a decimal above 0; of at most nine digits but for zeros around.
+  Lang multiple_of(std::string_view step);
+
+  Lang both(Lang a, Lang b);
+  Lang either(Lang a, Lang b);
+  Lang complement(Lang a);
+  Lang minus(Lang a, Lang b) { return both(a, complement(b)); }
+
+  /// The empty text is in the set.
+  bool ends(Lang a) const;
+  /// Moves for every code point, in order.
+  const std::vector<Move>& moves(Lang a);
+  Lang next(Lang a, char32_t c);
+  /// After one of [first, last], some text is in the set.
+  bool live_between(Lang a, char32_t first, char32_t last);
+  /// Some text is in the set.
+  bool live(Lang a);
+  bool contains(Lang a, std::u32string_view text);
+  /// How many texts the set has, if that is less than `most`; else `most`.
+  std::size_t count(Lang a, std::size_t most);
+  /// All texts of the set, if there are at most so many, of at most 64 characters.
+  std::optional<std::vector<std::u32string>> list(Lang a, std::size_t most);
+  /// `a` without a bound on the length, which is then at least `characters`; else `a`.
+  Lang without_length(Lang a, std::uint64_t characters);
+  /// at_most(n): n; else -1.
+  std::int64_t only_length(Lang a) const;
+  /// From now on, a set whose texts take too long to find counts as empty. What was found not to be
+  /// empty before stays so, and so does a way to one of its texts.
+  void give_up_silently() { silent_ = true; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  enum class Kind : std::uint8_t { nothing, anything, pattern, graph, at_least, at_most, multiple, both, either, complement };
+  enum class Live : std::uint8_t { unknown, yes, no };
+  struct Node {
+    Kind kind = Kind::nothing;
+    Live live = Live::unknown;
+    bool ends = false;
+    std::vector<std::uint64_t> parts;  // by kind: see make_*
+    std::vector<Move> moves;           // empty: not derived yet
+  };
+  struct GraphNode {
+    bool ends = false;
+    std::vector<std::pair<char32_t, std::uint32_t>> next;  // in order
+  };
+  struct Multiple {
+    std::uint64_t step = 1;
+    std::uint32_t decimals = 0;
+  };
+
+  Lang make(Kind kind, std::vector<std::uint64_t> parts, bool ends);
+  Lang make_pattern(std::uint64_t nfa, const NfaSet& set);
+  Lang make_graph(std::uint32_t node);
+  Lang make_many(Kind kind, std::vector<Lang> parts);
+  Lang make_multiple(std::uint64_t which, std::uint64_t remainder, std::uint64_t decimals);
+  void derive(Lang a, std::vector<Move>& out);
+  void derive_many(const Node& node, std::vector<Move>& out);
+  void derive_multiple(const Node& node, std::vector<Move>& out);
+  bool search(Lang a);
+  bool part_is_empty(Lang a);
+  std::uint32_t graph_node(bool ends);
+  std::uint32_t magnitude(std::string_view whole, std::string_view fraction, bool less, bool equal,
+                          bool greater);
+  std::uint32_t all_digits();
+  void prune(std::uint32_t first);
+
+  const Limits limits_;
+  std::deque<Node> nodes_;
+  std::unordered_multimap<std::uint64_t, Lang> index_;
+  std::vector<std::shared_ptr<const Nfa>> nfas_;
+  std::deque<GraphNode> graph_;
+  std::vector<Multiple> multiples_;
+  std::size_t bytes_ = 0;
+  bool silent_ = false;
+};
+
+}  // namespace baton::schema

@@ -1,0 +1,29 @@
+#include "text/schema/schema_grammar.h"
+
+#include <utility>
+
+namespace baton::schema {
+
+Result<std::shared_ptr<SchemaGrammar>> SchemaGrammar::compile(std::string_view text,
+                                                              Options options) {
+  std::shared_ptr<SchemaGrammar> made(new SchemaGrammar);
+  auto document = Document::read(text);
+  if (!document.ok()) return document.status();
+  made->document_ = std::move(document.value());
+  made->text_bytes_ = 4 * text.size();
+  try {
+    made->tables_ = std::make_unique<Tables>(*made->document_, made->languages_);
+    made->automaton_ =
+        std::make_unique<Automaton>(*made->tables_, made->languages_, options.closed);
+    made->automaton_->visit_all();
+    made->start_ = made->automaton_->start();
+  } catch (const LimitError& error) {
+    return invalid(std::string("the schema is too complex: ") + error.what());
+  }
+  made->tables_->freeze();
+  made->languages_.give_up_silently();
+  if (made->start_ == Automaton::kDead) return invalid("nothing matches the schema");
+  return made;
+}
+
+}  // namespace baton::schema
