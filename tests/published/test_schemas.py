@@ -53,7 +53,9 @@ def outcome_of(judge, schema, cases, label):
 
 
 def maskbench():
-    for line in open(SUITES / "maskbench" / "sample.jsonl", encoding="utf-8"):
+    for line in (SUITES / "maskbench" / "sample.jsonl").read_text(encoding="utf-8").split("\n"):
+        if not line:
+            continue
         entry = json.loads(line)
         yield entry["schema"], [(test["valid"], test["data"]) for test in entry["tests"]], entry["name"]
 
