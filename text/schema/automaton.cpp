@@ -331,8 +331,8 @@ Automaton::State Automaton::begin_value(State state, const Level& at, Phase afte
   Level value;
   value.phase = Phase::value;
   for (const Item& item : at.items) {
-    const auto own = std::find_if(kept.begin(), kept.end(),
-                                  [&](const Item& one) { return one.a == item.a; });
+    const auto own =
+        std::find_if(kept.begin(), kept.end(), [&](const Item& one) { return one.a == item.a; });
     value.items.push_back(
         {item.b, 0, parents_.id({static_cast<std::uint32_t>(own - kept.begin())})});
   }

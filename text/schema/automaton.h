@@ -44,17 +44,17 @@ class Automaton {
  private:
   enum class Phase : std::uint32_t {
     done,
-    value,        // items: schema
-    string,       // set
-    number,       // set
-    literal,      // lex: which, and how many bytes have come
-    object_open,  // object state
-    key,          // object state, key
-    colon,        // object state after the value, schema
-    object_after, // object state
-    object_next,  // after a comma: object state
-    array_open,   // array state
-    array_after,  // array state
+    value,         // items: schema
+    string,        // set
+    number,        // set
+    literal,       // lex: which, and how many bytes have come
+    object_open,   // object state
+    key,           // object state, key
+    colon,         // object state after the value, schema
+    object_after,  // object state
+    object_next,   // after a comma: object state
+    array_open,    // array state
+    array_after,   // array state
   };
   /// Where one of the ways to read the text is: `parents` are those of the level below that it
   /// completes, as a set.

@@ -9,8 +9,8 @@ namespace {
 constexpr std::size_t kMaxBranches = 4;  // of anyOf, whose every subset is looked at
 
 bool empty(const Table& table, Languages& languages) {
-  return !table.null && !table.yes && !table.no && table.objects.empty() &&
-         table.arrays.empty() && !languages.live(table.string) && !languages.live(table.number);
+  return !table.null && !table.yes && !table.no && table.objects.empty() && table.arrays.empty() &&
+         !languages.live(table.string) && !languages.live(table.number);
 }
 
 }  // namespace

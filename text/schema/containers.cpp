@@ -82,8 +82,7 @@ void ObjectStates::add_class(const ObjectShape& shape) {
   }
   for (const std::uint32_t name : made.names) {
     made.schemas.push_back(tables_.property(shape, name));
-    made.required.push_back(
-        std::binary_search(shape.required.begin(), shape.required.end(), name));
+    made.required.push_back(std::binary_search(shape.required.begin(), shape.required.end(), name));
     std::uint32_t suits = 0;
     for (std::size_t e = 0; e < shape.exists.size(); ++e) {
       const auto& [names, schema] = shape.exists[e];
@@ -209,8 +208,7 @@ ObjectStates::Info ObjectStates::find_info(const State& state) {
   // Where only those that must come fit, no others do.
   const bool only_required = required >= left;
   out.others = state.others != kNothing && !only_required && (!of.ordered || required == 0) &&
-               (needed < left || state.pending != 0) &&
-               languages_.live(state.others);
+               (needed < left || state.pending != 0) && languages_.live(state.others);
   std::vector<bool> candidate(of.names.size());
   for (std::size_t i = 0; i < of.names.size(); ++i) {
     candidate[i] = usable[i] && (of.required[i] || !only_required);
@@ -313,9 +311,8 @@ void ObjectStates::add_next(const State& state, std::int64_t name, Schema schema
   suits &= state.pending;
   for (std::uint32_t met = suits;; met = (met - 1) & suits) {
     State then = state;
-    then.count = of.least == 0 && of.most == kUnbounded
-                     ? 0
-                     : std::min(state.count + 1, kCountLimit);
+    then.count =
+        of.least == 0 && of.most == kUnbounded ? 0 : std::min(state.count + 1, kCountLimit);
     if (of.most == kUnbounded && then.count > of.least) {
       then.count = static_cast<std::uint32_t>(of.least);
     }

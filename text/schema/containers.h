@@ -43,7 +43,9 @@ class ObjectStates {
   /// The key ends here.
   void key_end(std::uint32_t state, std::uint32_t key, std::vector<Next>& out);
   /// Names besides those that the schema names; kNothing: none.
-  Lang key_others(std::uint32_t key) const { return keys_[key].size() > kLangs ? keys_[key][kLangs] : kNothing; }
+  Lang key_others(std::uint32_t key) const {
+    return keys_[key].size() > kLangs ? keys_[key][kLangs] : kNothing;
+  }
   /// The same key without them.
   std::uint32_t key_named(std::uint32_t key);
   std::size_t bytes() const { return states_.bytes() + keys_.bytes() + bytes_; }
@@ -56,8 +58,8 @@ class ObjectStates {
   static constexpr std::size_t kMaxExists = 6;
 
   struct Class {
-    std::vector<std::uint32_t> names;    // in order
-    std::vector<Schema> schemas;         // of each
+    std::vector<std::uint32_t> names;  // in order
+    std::vector<Schema> schemas;       // of each
     std::vector<bool> required;
     std::vector<std::uint32_t> matches;  // bits: which of `exists` each name suits
     std::vector<std::uint32_t> sorted;   // indices, by name
@@ -79,7 +81,7 @@ class ObjectStates {
     std::uint32_t of = 0;        // class
     std::uint32_t position = 0;  // ordered: names before it do not come any more
     std::uint32_t count = 0;
-    std::uint32_t pending = 0;   // bits: which of `exists` has not been met
+    std::uint32_t pending = 0;  // bits: which of `exists` has not been met
     Lang others = kNothing;
     std::vector<std::uint32_t> used;  // bits by index; not ordered
   };
@@ -97,7 +99,8 @@ class ObjectStates {
                       std::uint32_t met);
   void add_next(const State& state, std::int64_t name, Schema schema, std::uint32_t suits,
                 std::vector<Next>& out, Lang other_after);
-  static std::vector<std::uint32_t> words(const std::vector<std::uint32_t>& list, std::size_t from) {
+  static std::vector<std::uint32_t> words(const std::vector<std::uint32_t>& list,
+                                          std::size_t from) {
     return {list.begin() + static_cast<std::ptrdiff_t>(from), list.end()};
   }
 

@@ -7,12 +7,21 @@
 namespace baton::schema {
 namespace {
 
-constexpr std::array kOne = {"additionalProperties", "additionalItems", "propertyNames", "contains",
-                             "not", "if", "then", "else", "unevaluatedItems",
-                             "unevaluatedProperties", "items", "contentSchema"};
+constexpr std::array kOne = {"additionalProperties",
+                             "additionalItems",
+                             "propertyNames",
+                             "contains",
+                             "not",
+                             "if",
+                             "then",
+                             "else",
+                             "unevaluatedItems",
+                             "unevaluatedProperties",
+                             "items",
+                             "contentSchema"};
 constexpr std::array kLists = {"allOf", "anyOf", "oneOf", "prefixItems", "items"};
-constexpr std::array kMaps = {"properties", "patternProperties", "$defs", "definitions",
-                              "dependentSchemas", "dependencies"};
+constexpr std::array kMaps = {"properties",  "patternProperties", "$defs",
+                              "definitions", "dependentSchemas",  "dependencies"};
 
 /// Nesting, by the brackets outside strings: what is too deep is not parsed.
 int depth_of(std::string_view text) {
@@ -35,12 +44,15 @@ int depth_of(std::string_view text) {
   return deepest;
 }
 
-std::string without_fragment(std::string_view uri) { return std::string(uri.substr(0, uri.find('#'))); }
+std::string without_fragment(std::string_view uri) {
+  return std::string(uri.substr(0, uri.find('#')));
+}
 
 std::string percent_decoded(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '%' && i + 2 < text.size() && std::isxdigit(static_cast<unsigned char>(text[i + 1])) != 0 &&
+    if (text[i] == '%' && i + 2 < text.size() &&
+        std::isxdigit(static_cast<unsigned char>(text[i + 1])) != 0 &&
         std::isxdigit(static_cast<unsigned char>(text[i + 2])) != 0) {
       out += static_cast<char>(std::stoi(std::string(text.substr(i + 1, 2)), nullptr, 16));
       i += 2;

@@ -48,11 +48,11 @@ std::string uri(const std::string& more, bool relative) {
   const std::string pchar = "(?:[" + open + ":@-]|" + kHex + ")";
   const std::string authority = "(?:(?:[" + open + ":-]|" + kHex + ")*@)?(?:\\[" + kIpv6 +
                                 "\\]|(?:[" + open + "-]|" + kHex + ")*)(?::\\d*)?";
-  const std::string absolute = "//" + authority + "(?:/" + pchar + "*)*|/(?:" + pchar + "+(?:/" +
-                               pchar + "*)*)?";
+  const std::string absolute =
+      "//" + authority + "(?:/" + pchar + "*)*|/(?:" + pchar + "+(?:/" + pchar + "*)*)?";
   const std::string tail = "(?:\\?(?:" + pchar + "|[/?])*)?(?:#(?:" + pchar + "|[/?])*)?";
-  std::string text = "[A-Za-z][A-Za-z0-9+.-]*:(?:" + absolute + "|" + pchar + "+(?:/" + pchar +
-                     "*)*)?" + tail;
+  std::string text =
+      "[A-Za-z][A-Za-z0-9+.-]*:(?:" + absolute + "|" + pchar + "+(?:/" + pchar + "*)*)?" + tail;
   if (relative) {
     text = "(?:" + text + "|(?:" + absolute + "|(?:[" + open + "@-]|" + kHex + ")+(?:/" + pchar +
            "*)*)?" + tail + ")";

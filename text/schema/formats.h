@@ -10,7 +10,7 @@ namespace baton::schema {
 
 struct Format {
   std::string pattern;
-  std::string excluded;      // a pattern; empty: none
+  std::string excluded;       // a pattern; empty: none
   std::uint32_t longest = 0;  // characters; 0: any
 };
 

@@ -45,8 +45,8 @@ bool KeywordReader::count(const char* keyword, std::uint64_t* out) {
   if (value == nullptr) return false;
   if (value->is_number_unsigned()) {
     *out = value->get<std::uint64_t>();
-  } else if (value->is_number_float() && value->get<double>() >= 0 &&
-             value->get<double>() < 1e15 && std::floor(value->get<double>()) == value->get<double>()) {
+  } else if (value->is_number_float() && value->get<double>() >= 0 && value->get<double>() < 1e15 &&
+             std::floor(value->get<double>()) == value->get<double>()) {
     *out = static_cast<std::uint64_t>(value->get<double>());
   } else {
     report(keyword, "its value is not a count");
@@ -235,8 +235,8 @@ void KeywordReader::read_number() {
     restrict_to(langs_.number_at_most(decimal_text(*most), false));
   }
   if (const Json* least = bound("minimum")) {
-    restrict_to(langs_.complement(
-        langs_.number_at_most(decimal_text(*least), strict("exclusiveMinimum"))));
+    restrict_to(
+        langs_.complement(langs_.number_at_most(decimal_text(*least), strict("exclusiveMinimum"))));
   }
   if (const Json* least = bound("exclusiveMinimum")) {
     restrict_to(langs_.complement(langs_.number_at_most(decimal_text(*least), true)));

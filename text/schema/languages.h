@@ -89,7 +89,18 @@ class Languages {
   std::size_t bytes() const { return bytes_; }
 
  private:
-  enum class Kind : std::uint8_t { nothing, anything, pattern, graph, at_least, at_most, multiple, both, either, complement };
+  enum class Kind : std::uint8_t {
+    nothing,
+    anything,
+    pattern,
+    graph,
+    at_least,
+    at_most,
+    multiple,
+    both,
+    either,
+    complement
+  };
   enum class Live : std::uint8_t { unknown, yes, no };
   struct Node {
     Kind kind = Kind::nothing;

@@ -78,7 +78,8 @@ void Languages::prune(std::uint32_t first) {
     }
   }
   for (std::size_t i = 0; i < good.size(); ++i) {
-    std::erase_if(graph_[first + i].next, [&](const auto& way) { return !good[way.second - first]; });
+    std::erase_if(graph_[first + i].next,
+                  [&](const auto& way) { return !good[way.second - first]; });
   }
 }
 
@@ -89,7 +90,7 @@ std::uint32_t Languages::magnitude(std::string_view whole, std::string_view frac
   const std::uint32_t first = none;
   const std::uint32_t all = all_digits();
   const auto side = [&](bool wanted) { return wanted ? all : none; };
-  const bool rest = !fraction.empty();  // what is equal so far and ends is less
+  const bool rest = !fraction.empty();      // what is equal so far and ends is less
   std::uint32_t after = graph_node(equal);  // the end of the fraction
   graph_[after].next.emplace_back('0', after);
   for (char32_t c = '1'; c <= '9'; ++c) graph_[after].next.emplace_back(c, side(greater));

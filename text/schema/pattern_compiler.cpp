@@ -244,20 +244,34 @@ class Parser {
     const char32_t c = text_[at_++];
     const auto one = [](char32_t letter) { return CharSet{{letter, letter}}; };
     switch (c) {
-      case 'd': return digit_chars();
-      case 'D': return inverse(digit_chars());
-      case 'w': return word_chars();
-      case 'W': return inverse(word_chars());
-      case 's': return space_chars();
-      case 'S': return inverse(space_chars());
-      case 'n': return one('\n');
-      case 'r': return one('\r');
-      case 't': return one('\t');
-      case 'v': return one('\v');
-      case 'f': return one('\f');
-      case '0': return one(0);
-      case 'x': return one(hex(2));
-      case 'u': return one(unicode_escape());
+      case 'd':
+        return digit_chars();
+      case 'D':
+        return inverse(digit_chars());
+      case 'w':
+        return word_chars();
+      case 'W':
+        return inverse(word_chars());
+      case 's':
+        return space_chars();
+      case 'S':
+        return inverse(space_chars());
+      case 'n':
+        return one('\n');
+      case 'r':
+        return one('\r');
+      case 't':
+        return one('\t');
+      case 'v':
+        return one('\v');
+      case 'f':
+        return one('\f');
+      case '0':
+        return one(0);
+      case 'x':
+        return one(hex(2));
+      case 'u':
+        return one(unicode_escape());
       case 'c':
         if (!is_letter(peek())) throw Problem{"an incomplete escape"};
         return one(text_[at_++] % 32);

@@ -119,9 +119,8 @@ bool Nfa::ends(const NfaSet& set) const {
 }
 
 bool Nfa::everything(const NfaSet& set) const {
-  return everything_ && std::any_of(set.begin(), set.end(), [&](std::uint32_t s) {
-           return states_[s].op == Op::accept;
-         });
+  return everything_ && std::any_of(set.begin(), set.end(),
+                                    [&](std::uint32_t s) { return states_[s].op == Op::accept; });
 }
 
 std::vector<Nfa::Step> Nfa::steps(const NfaSet& set) const {
@@ -139,8 +138,8 @@ std::vector<Nfa::Step> Nfa::steps(const NfaSet& set) const {
   for (const std::uint32_t at : set) {
     if (states_[at].op != Op::chars) continue;
     for (const CharRange& range : sets_[states_[at].chars]) {
-      auto i = static_cast<std::size_t>(
-          std::lower_bound(lasts.begin(), lasts.end(), range.first) - lasts.begin());
+      auto i = static_cast<std::size_t>(std::lower_bound(lasts.begin(), lasts.end(), range.first) -
+                                        lasts.begin());
       for (; i < lasts.size() && lasts[i] <= range.last; ++i) outs[i].push_back(states_[at].out);
     }
   }

@@ -83,13 +83,20 @@ LexStep escape(unsigned char byte) {
     case '\\':
     case '/':
       return character(byte);
-    case 'b': return character('\b');
-    case 'f': return character('\f');
-    case 'n': return character('\n');
-    case 'r': return character('\r');
-    case 't': return character('\t');
-    case 'u': return inside(pack(kHex, 0, 0), 0, 0x10FFFF);
-    default: return {};
+    case 'b':
+      return character('\b');
+    case 'f':
+      return character('\f');
+    case 'n':
+      return character('\n');
+    case 'r':
+      return character('\r');
+    case 't':
+      return character('\t');
+    case 'u':
+      return inside(pack(kHex, 0, 0), 0, 0x10FFFF);
+    default:
+      return {};
   }
 }
 
@@ -128,15 +135,17 @@ LexStep lex(LexState state, unsigned char byte) {
     case kEscape:
       return escape(byte);
     case kHex:
-      return digit < 0 ? LexStep() : code_unit(count + 1, value * 16 + static_cast<unsigned>(digit));
+      return digit < 0 ? LexStep()
+                       : code_unit(count + 1, value * 16 + static_cast<unsigned>(digit));
     case kBackslash:
       return byte == '\\' ? pairs(pack(kLowU, 0, value), value, value) : LexStep();
     case kLowU:
       return byte == 'u' ? pairs(pack(kLowHex, 0, value << 12U), value, value) : LexStep();
     case kLowHex:
       if (digit < 0 || (count == 0 && digit != 0xD)) return {};
-      return low_unit(count + 1, count == 0 ? value : (value & ~0xFFFU) | ((value & 0xFFFU) * 16 +
-                                                             static_cast<unsigned>(digit)));
+      return low_unit(count + 1, count == 0 ? value
+                                            : (value & ~0xFFFU) | ((value & 0xFFFU) * 16 +
+                                                                   static_cast<unsigned>(digit)));
     case kBytes: {
       if ((byte & 0xC0U) != 0x80) return {};
       const std::uint32_t next = (value << 6U) | (byte & 0x3FU);

@@ -6,7 +6,7 @@
 namespace baton::schema {
 namespace {
 
-constexpr std::size_t kMaxShapes = 256;     // of objects, and of arrays, in one table
+constexpr std::size_t kMaxShapes = 256;      // of objects, and of arrays, in one table
 constexpr std::size_t kMaxMerges = 400'000;  // of shapes, for one grammar
 
 template <typename Shape>

@@ -45,8 +45,8 @@ Tables::Tables(Document& document, Languages& languages)
   integer_ = make_pattern("^-?\\d+(?:\\.0+)?$");
   integer_syntax_ = make_pattern("^-?(?:0|[1-9]\\d*)$");
   plain_syntax_ = make_pattern("^-?(?:0|[1-9]\\d*)(?:\\.\\d+)?$");
-  full_syntax_ = make_pattern(
-      "^-?(?:0|[1-9]\\d*)(?:\\.\\d+)?(?:[eE][+-]?(?:\\d{1,2}|[12]\\d\\d))?$");
+  full_syntax_ =
+      make_pattern("^-?(?:0|[1-9]\\d*)(?:\\.\\d+)?(?:[eE][+-]?(?:\\d{1,2}|[12]\\d\\d))?$");
 }
 
 Schema Tables::make(Kind kind, const Json* json, std::vector<Schema> parts) {
@@ -360,10 +360,10 @@ bool Tables::satisfiable(const ArrayShape& shape) {
     }
     const bool endless = satisfiable(all_of({shape.rest, one.schema}));
     if (!endless && fits < one.least) return false;
-    const std::uint64_t last = endless && fits < one.least
-                                   ? std::max<std::uint64_t>(one.from, shape.prefix.size()) +
-                                         one.least - fits
-                                   : one.from + one.least;
+    const std::uint64_t last =
+        endless && fits < one.least
+            ? std::max<std::uint64_t>(one.from, shape.prefix.size()) + one.least - fits
+            : one.from + one.least;
     needed = std::max(needed, last);
   }
   if (needed > shape.most) return false;

@@ -154,10 +154,10 @@ class Tables {
   std::unordered_map<Schema, bool> empty_;
   std::map<std::pair<std::uint32_t, Lang>, bool> in_;
   std::vector<Unenforced> unenforced_;
-  Lang integer_ = kNothing;        // by value
-  Lang full_syntax_ = kNothing;    // of numbers, with an exponent
-  Lang plain_syntax_ = kNothing;   // without
-  Lang integer_syntax_ = kNothing; // without a point
+  Lang integer_ = kNothing;         // by value
+  Lang full_syntax_ = kNothing;     // of numbers, with an exponent
+  Lang plain_syntax_ = kNothing;    // without
+  Lang integer_syntax_ = kNothing;  // without a point
   std::size_t merges_ = 0;
   std::size_t depth_ = 0;
   std::size_t search_depth_ = 0;

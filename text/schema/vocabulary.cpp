@@ -24,7 +24,8 @@ void TokenTrie::build(const std::vector<std::string>& texts, std::vector<std::ui
     }
     for (std::size_t i = common; i < text.size(); ++i) {
       open.push_back(static_cast<std::uint32_t>(nodes.size()));
-      nodes.push_back({0, at, static_cast<std::uint16_t>(i + 1), static_cast<unsigned char>(text[i])});
+      nodes.push_back(
+          {0, at, static_cast<std::uint16_t>(i + 1), static_cast<unsigned char>(text[i])});
     }
     deepest = std::max(deepest, text.size());
     before = text;
@@ -32,8 +33,8 @@ void TokenTrie::build(const std::vector<std::string>& texts, std::vector<std::ui
   for (; !open.empty(); open.pop_back()) {
     nodes[open.back()].skip = static_cast<std::uint32_t>(nodes.size());
   }
-  nodes.push_back({static_cast<std::uint32_t>(nodes.size()),
-                   static_cast<std::uint32_t>(tokens.size()), 0, 0});
+  nodes.push_back(
+      {static_cast<std::uint32_t>(nodes.size()), static_cast<std::uint32_t>(tokens.size()), 0, 0});
 }
 
 Vocabulary::Vocabulary(std::vector<std::string> texts, std::uint32_t size)

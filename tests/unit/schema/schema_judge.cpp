@@ -16,7 +16,8 @@ using Json = nlohmann::json;
 Json compile(std::shared_ptr<SchemaGrammar>& grammar, const std::string& text, bool closed) {
   auto made = SchemaGrammar::compile(text, {closed});
   grammar = made.ok() ? made.value() : nullptr;
-  Json answer = {{"error", made.ok() ? "" : made.status().message()}, {"unenforced", Json::array()}};
+  Json answer = {{"error", made.ok() ? "" : made.status().message()},
+                 {"unenforced", Json::array()}};
   if (!grammar) return answer;
   for (const auto& one : grammar->unenforced()) {
     answer["unenforced"].push_back({one.keyword, one.path, one.why});
@@ -39,7 +40,8 @@ int main() {
   while (std::getline(std::cin, line)) {
     if (line.empty()) continue;
     const std::string text = line.substr(1);
-    const Json answer = line[0] == 'T' ? allows(grammar.get(), text) : compile(grammar, text, line[0] == 'C');
+    const Json answer =
+        line[0] == 'T' ? allows(grammar.get(), text) : compile(grammar, text, line[0] == 'C');
     std::cout << answer.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
   }
   return 0;

@@ -34,7 +34,8 @@ TEST(SchemaLimits, Nesting) {
 TEST(SchemaLimits, AChainOfReferences) {
   std::string schema = R"({"$ref":"#/$defs/a0","$defs":{)";
   for (int i = 0; i < 2000; ++i) {
-    schema += "\"a" + std::to_string(i) + R"(":{"$ref":"#/$defs/a)" + std::to_string(i + 1) + "\"},";
+    schema +=
+        "\"a" + std::to_string(i) + R"(":{"$ref":"#/$defs/a)" + std::to_string(i + 1) + "\"},";
   }
   schema += R"("a2000":{"type":"null"}}})";
   check_bounded(schema, "need one another");
@@ -42,8 +43,9 @@ TEST(SchemaLimits, AChainOfReferences) {
 
 TEST(SchemaLimits, AReferenceToItself) {
   check_bounded(R"({"$ref":"#"})", "refers to itself");
-  check_bounded(R"({"$defs":{"a":{"allOf":[{"$ref":"#/$defs/b"}]},"b":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"})",
-                "refers to itself");
+  check_bounded(
+      R"({"$defs":{"a":{"allOf":[{"$ref":"#/$defs/b"}]},"b":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"})",
+      "refers to itself");
 }
 
 TEST(SchemaLimits, ManyCombinations) {
@@ -64,7 +66,8 @@ TEST(SchemaLimits, ManyCombinations) {
 TEST(SchemaLimits, Patterns) {
   check_bounded(R"({"type":"string","pattern":"^(a|b){0,99999}(c{0,99999}){0,99999}$"})");
   check_bounded(R"({"type":"string","pattern":"(a|b)*a(a|b){30}","minLength":3})");
-  check_bounded(R"({"type":"string","allOf":[{"pattern":"^(aaaaaaa)*$"},{"pattern":"^(aaaaaaaaaaa)*$"},
+  check_bounded(
+      R"({"type":"string","allOf":[{"pattern":"^(aaaaaaa)*$"},{"pattern":"^(aaaaaaaaaaa)*$"},
       {"pattern":"^(aaaaaaaaaaaaa)*$"},{"pattern":"^(aaaaaaaaaaaaaaaaa)*$"},{"pattern":"^(aaaaaaaaaaaaaaaaaaa)*$"},
       {"minLength":3}]})");
   check_bounded("{\"pattern\":\"" + std::string(30'000, '(') + "\"}");

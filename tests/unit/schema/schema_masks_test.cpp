@@ -115,7 +115,8 @@ TEST(SchemaMasks, NeverGetStuck) {
 }
 
 TEST(SchemaMasks, WhatIsForgottenIsDerivedAgain) {
-  const std::string schema = R"({"type":"array","items":{"type":"string","maxLength":400,"pattern":"^(a|b)*$"}})";
+  const std::string schema =
+      R"({"type":"array","items":{"type":"string","maxLength":400,"pattern":"^(a|b)*$"}})";
   // Room for the schema and some of the states of one text.
   const auto small = compiled(schema, true, 400'000);
   SchemaMatcher first(small);
