@@ -22,6 +22,7 @@
 #include <string_view>
 
 #include "baton_version.h"
+#include "ipc/run_files.h"
 #include "ipc/spoken_version.h"
 
 namespace baton {
@@ -103,15 +104,6 @@ sigset_t stop_signals(bool reloads) {
   sigaddset(&set, SIGUSR1);
   if (reloads) sigaddset(&set, SIGHUP);
   return set;
-}
-
-/// A small file for the supervisor. Best effort: nothing depends on it but what is said.
-void write_mark(const std::string& path, const std::string& text) {
-  const UniqueFd fd(
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (fd) {
-    [[maybe_unused]] const auto n = ::write(fd.get(), text.data(), text.size());
-  }
 }
 
 }  // namespace
@@ -202,18 +194,13 @@ Status ensure_private_directory(const std::string& path) {
   if (!made.ok()) {
     return made;
   }
+  if (Status own = check_own_directory(clean); !own.ok()) return own;
+  // By its descriptor: the path may come to name something else meanwhile.
+  const UniqueFd fd(::open(clean.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
   struct stat info {};
-  if (::lstat(clean.c_str(), &info) != 0) {
-    return system_error("cannot look at " + clean, errno);
-  }
-  if (!S_ISDIR(info.st_mode)) {
-    return invalid(clean + " is not a directory");
-  }
-  if (info.st_uid != ::geteuid()) {
-    return invalid(clean + " belongs to user " + std::to_string(info.st_uid) + ", not to user " +
-                   std::to_string(::geteuid()) + "; choose another run_dir");
-  }
-  if ((info.st_mode & 0077U) != 0 && ::chmod(clean.c_str(), 0700) != 0) {
+  if (!fd || ::fstat(fd.get(), &info) != 0) return system_error("cannot look at " + clean, errno);
+  if (info.st_uid != ::geteuid()) return invalid(clean + " belongs to another user");
+  if ((info.st_mode & 0077U) != 0 && ::fchmod(fd.get(), 0700) != 0) {
     return system_error("cannot close " + clean + " to other users", errno);
   }
   return {};
@@ -273,12 +260,15 @@ void AliveFile::touch(TimeNs now) {
 
 void leave_reason(const std::string& run_dir, const std::string& name, const std::string& reason) {
   constexpr std::size_t kMost = 4000;
-  write_mark(run_dir + "/" + name + ".failed", reason.substr(0, kMost));
+  // Best effort, as below: nothing depends on it but what is said.
+  [[maybe_unused]] const Status left =
+      replace_file(run_dir + "/" + name + ".failed", reason.substr(0, kMost));
 }
 
 void mark_up(const std::string& run_dir, const std::string& name) {
-  write_mark(run_dir + "/" + name + ".up",
-             std::to_string(::getpid()) + " " + std::to_string(kSpokenVersion) + "\n");
+  [[maybe_unused]] const Status marked =
+      replace_file(run_dir + "/" + name + ".up",
+                   std::to_string(::getpid()) + " " + std::to_string(kSpokenVersion) + "\n");
 }
 
 Waker::Waker() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}

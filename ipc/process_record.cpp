@@ -1,22 +1,19 @@
 #include "ipc/process_record.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 
 #include "ipc/fnv1a.h"
 #include "ipc/process.h"
+#include "ipc/run_files.h"
 
 namespace baton {
 namespace {
@@ -27,22 +24,6 @@ constexpr std::size_t kLongestReason = 1000;  // a record is read in one piece o
 
 std::string path_of(const std::string& run_dir, const std::string& name) {
   return run_dir + "/" + name + std::string(kSuffix);
-}
-
-std::string read_small(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  std::array<char, 4096> buffer{};
-  const ssize_t n = fd ? ::read(fd.get(), buffer.data(), buffer.size()) : 0;
-  return std::string(buffer.data(), n > 0 ? static_cast<std::size_t>(n) : 0);
-}
-
-const std::string& boot_id() {
-  static const std::string id = [] {
-    std::string text = read_small("/proc/sys/kernel/random/boot_id");
-    text.erase(std::find(text.begin(), text.end(), '\n'), text.end());
-    return text.empty() ? "unknown" : text;
-  }();
-  return id;
 }
 
 void put_life(std::string& text, const char* key, const ProcessLife& life) {
@@ -74,7 +55,7 @@ struct UpMark {
 
 /// Of a mark that is being written only a part may be there: then nothing is said yet.
 UpMark read_up_mark(const std::string& run_dir, const std::string& name) {
-  const std::string whole = read_small(run_dir + "/" + name + ".up");
+  const std::string whole = read_run_file(run_dir + "/" + name + ".up");
   std::string_view text = whole;
   UpMark mark;
   if (text.empty() || text.back() != '\n' || !take(text, mark.pid)) return {};
@@ -150,23 +131,12 @@ std::optional<ProcessRecord> parse_process_record(std::string_view text) {
 }
 
 Status write_process_record(const std::string& run_dir, const ProcessRecord& record) {
-  const std::string path = path_of(run_dir, record.name);
-  const std::string fresh = path + ".new";
-  const std::string text = encode_process_record(record);
-  const auto failed = [&](const std::string& file) {
-    return Status(ErrorCode::unavailable, "cannot write " + file + ": " + std::strerror(errno));
-  };
-  UniqueFd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd || ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-    return failed(fresh);
-  }
-  fd.reset();
-  return ::rename(fresh.c_str(), path.c_str()) == 0 ? Status() : failed(path);
+  return replace_file(path_of(run_dir, record.name), encode_process_record(record));
 }
 
 std::optional<ProcessRecord> read_process_record(const std::string& run_dir,
                                                  const std::string& name) {
-  auto record = parse_process_record(read_small(path_of(run_dir, name)));
+  auto record = parse_process_record(read_run_file(path_of(run_dir, name)));
   return record && record->name == name ? record : std::nullopt;
 }
 
@@ -187,9 +157,11 @@ std::vector<ProcessRecord> read_process_records(const std::string& run_dir) {
 
 std::optional<ProcessLife> read_twin(const std::string& run_dir, const std::string& name) {
   const std::string path = run_dir + "/" + name + ".twin.pid";
-  std::ifstream file(path);
+  const std::string text = read_run_file(path);
+  std::string_view numbers = text;
   ProcessLife life;
-  if (!(file >> life.pid >> life.start) || !process_alive(life.pid, life.start))
+  if (!take(numbers, life.pid) || !take(numbers, life.start) ||
+      !process_alive(life.pid, life.start))
     return std::nullopt;
   struct stat facts {};
   if (::stat(path.c_str(), &facts) == 0) life.since = static_cast<double>(facts.st_mtime);

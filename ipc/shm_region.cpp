@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "ipc/process.h"
+#include "ipc/shm_space.h"
 
 namespace baton {
 namespace {
@@ -75,18 +76,7 @@ Status check_size(const bip::shared_memory_object& object, const std::string& na
                  std::to_string(expected_bytes));
 }
 
-/// FNV-1a: two run_dirs of one user must not clean up each other's regions.
-std::uint64_t hash(std::string_view text) {
-  std::uint64_t h = 0xcbf29ce484222325ULL;
-  for (const char c : text) {
-    h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
-  }
-  return h;
-}
-
-std::string prefix_of(const std::string& run_dir) {
-  return "baton-" + std::to_string(::geteuid()) + "-" + hex(hash(run_dir)) + "-";
-}
+std::string prefix_of(const std::string& run_dir) { return shm_space(run_dir) + "-"; }
 
 /// Cuts what follows the last '-' off `text` and reads it as a number; false if that is no number.
 template <typename T>
@@ -128,6 +118,30 @@ bool parse_name(std::string_view file, std::string_view prefix, RegionName& owne
   return true;
 }
 
+std::vector<RegionName> regions_of(const std::string& prefix) {
+  std::vector<RegionName> found;
+  DIR* folder = ::opendir(kShmFolder);
+  if (folder == nullptr) {
+    return found;
+  }
+  while (const dirent* entry = ::readdir(folder)) {
+    RegionName owner;
+    if (parse_name(entry->d_name, prefix, owner)) {
+      found.push_back(std::move(owner));
+    }
+  }
+  ::closedir(folder);
+  return found;
+}
+
+std::string name_in(const std::string& prefix, const RegionName& owner) {
+  return prefix + owner.worker + "-" + std::to_string(owner.pid) + "-" +
+         std::to_string(owner.pid_start) + "-" + hex(owner.allocation) +
+         (owner.leased ? std::string(1, kLeased) : std::string()) +
+         (owner.host_part ? std::string(1, kHostPart) : std::string()) +
+         (owner.progress ? std::string(1, kProgress) : std::string());
+}
+
 }  // namespace
 
 struct ShmRegion::Impl {
@@ -154,6 +168,7 @@ Result<ShmRegion> ShmRegion::create(const std::string& name, std::size_t bytes,
   if (bytes == 0) {
     return invalid("shared memory '" + name + "' of 0 bytes");
   }
+  if (Status held = hold_shm_space(name); !held.ok()) return held;
   auto impl = std::make_unique<Impl>();
   try {
     bip::shared_memory_object object(bip::create_only, name.c_str(), bip::read_write,
@@ -173,6 +188,7 @@ Result<ShmRegion> ShmRegion::create(const std::string& name, std::size_t bytes,
 
 Result<ShmRegion> ShmRegion::open_writable(const std::string& name, std::size_t expected_bytes,
                                            ShmOptions options) {
+  if (Status held = hold_shm_space(name); !held.ok()) return held;
   auto impl = std::make_unique<Impl>();
   try {
     const bip::shared_memory_object object(bip::open_only, name.c_str(), bip::read_write);
@@ -221,34 +237,18 @@ const std::string& ShmRegion::name() const {
 }
 
 std::string region_name(const std::string& run_dir, const RegionName& owner) {
-  return prefix_of(run_dir) + owner.worker + "-" + std::to_string(owner.pid) + "-" +
-         std::to_string(owner.pid_start) + "-" + hex(owner.allocation) +
-         (owner.leased ? std::string(1, kLeased) : std::string()) +
-         (owner.host_part ? std::string(1, kHostPart) : std::string()) +
-         (owner.progress ? std::string(1, kProgress) : std::string());
+  return name_in(prefix_of(run_dir), owner);
 }
 
 std::vector<RegionName> list_regions(const std::string& run_dir) {
-  std::vector<RegionName> found;
-  const std::string prefix = prefix_of(run_dir);
-  DIR* folder = ::opendir(kShmFolder);
-  if (folder == nullptr) {
-    return found;
-  }
-  while (const dirent* entry = ::readdir(folder)) {
-    RegionName owner;
-    if (parse_name(entry->d_name, prefix, owner)) {
-      found.push_back(std::move(owner));
-    }
-  }
-  ::closedir(folder);
-  return found;
+  return regions_of(prefix_of(run_dir));
 }
 
 Status name_region(const std::string& name, std::size_t bytes) {
   if (bytes == 0) {
     return invalid("shared memory '" + name + "' of 0 bytes");
   }
+  if (Status held = hold_shm_space(name); !held.ok()) return held;
   try {
     bip::shared_memory_object object(bip::open_or_create, name.c_str(), bip::read_write,
                                      bip::permissions(0600));
@@ -279,6 +279,19 @@ int unlink_dead_regions(const std::string& run_dir, bool leased) {
       ++count;
     }
   }
+  const std::string own = shm_space(run_dir);
+  sweep_free_spaces([&](const std::string& space) {
+    const std::string prefix = space + "-";
+    bool empty = true;
+    for (const RegionName& left : regions_of(prefix)) {
+      if (space == own && left.leased && !leased) {
+        empty = false;
+      } else if (unlink_region(name_in(prefix, left)) && space == own) {
+        ++count;
+      }
+    }
+    return empty;
+  });
   return count;
 }
 

@@ -67,11 +67,11 @@ struct RegionName {
   bool progress = false;   // no part of a pool: how far its steps are (Hello::progress_handle)
 };
 
-/// "baton-<uid>-<hash of run_dir>-<worker>-<pid>-<pid start>-<allocation hex>", behind it "k" for
-/// one that is leased, and behind that "h" for a host part; "p" for progress.
+/// "<space of run_dir>-<worker>-<pid>-<pid start>-<allocation hex>" (ipc/shm_space.h), behind it
+/// "k" for one that is leased, and behind that "h" for a host part; "p" for progress.
 std::string region_name(const std::string& run_dir, const RegionName& owner);
 
-/// Names in /dev/shm that belong to this user and run_dir; anything else there is never touched.
+/// Names in /dev/shm that belong to this user and run_dir.
 std::vector<RegionName> list_regions(const std::string& run_dir);
 
 /// Creates a region of that name and size without taking memory for it: whoever writes to it
@@ -86,8 +86,9 @@ std::optional<std::uint64_t> region_bytes(const std::string& name);
 bool unlink_region(const std::string& name);
 
 /// Unlinks the names whose owner's process is gone; those of a dead memory process only with
-/// `leased`, since their workers may live, and be read. Returns how many. Memory that somebody
-/// still maps stays until he unmaps it.
+/// `leased`, since their workers may live, and be read. Also all names of this user's spaces whose
+/// lock no process holds: a container that is started again has another space than before. Returns
+/// how many of run_dir. Mapped memory stays until it is unmapped.
 int unlink_dead_regions(const std::string& run_dir, bool leased = false);
 
 /// A worker at its start: unlinks every region of its name except `own`, alive or not (the older

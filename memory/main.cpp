@@ -14,6 +14,7 @@
 #include "configs/process_log.h"
 #include "ipc/packet_socket.h"
 #include "ipc/process.h"
+#include "ipc/shm_region.h"
 #include "memory/cuda_allocator.h"
 #include "memory/memory_loop.h"
 
@@ -56,10 +57,16 @@ int run(const Config& config, const std::string& name, const std::optional<std::
   // Before the device: its context takes a second, and workers that come meanwhile wait.
   auto listening = listen_packets(lock.value(), config.memory_socket(name));
   if (!listening.ok()) return fail(listening.status());
+  unlink_dead_regions(config.run_dir);  // of workers, and of Batons that were killed as a whole
   std::unique_ptr<DeviceAllocator> device;
   if (gpu) {
     auto made = make_cuda_allocator(*gpu);
-    if (!made.ok()) spdlog::warn("{}: nothing is kept here", made.status().message());
+    if (!made.ok()) {
+      // Expected where two workers of a pair share one GPU.
+      const bool fewer = made.status().code() == ErrorCode::invalid_argument;
+      spdlog::log(fewer ? spdlog::level::info : spdlog::level::warn, "{}: nothing is kept here",
+                  made.status().message());
+    }
     device = made.ok() ? std::move(made).value() : std::make_unique<NoDevice>(made.status());
   }
   spdlog::info("baton-memory {} listens in {}", build_version(), config.run_dir);

@@ -8,11 +8,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <stdexcept>
+
+#include "ipc/run_files.h"
 
 namespace baton {
 namespace {
@@ -103,10 +106,19 @@ LogSink::~LogSink() {
 }
 
 void LogSink::open_file() {
-  std::filesystem::create_directories(path_.parent_path());
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  written_ = 0;
+  // Somebody may have removed the folder since the start.
+  if (!ensure_private_directory(path_.parent_path()).ok()) return;
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
+               0600);
   struct stat info {};
-  written_ = fd_ >= 0 && ::fstat(fd_, &info) == 0 ? static_cast<std::size_t>(info.st_size) : 0;
+  if (fd_ < 0) return;
+  if (::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == ::geteuid()) {
+    written_ = static_cast<std::size_t>(info.st_size);
+    return;
+  }
+  ::close(fd_);
+  fd_ = -1;
 }
 
 void LogSink::write(std::string_view bytes) {
@@ -142,6 +154,7 @@ void LogSink::store(std::string_view line) {
   whole += '\n';
   if (fd_ >= 0 && written_ + whole.size() > kLargestLog) {
     ::close(fd_);
+    fd_ = -1;
     std::error_code ignored;
     std::filesystem::rename(path_, path_.string() + ".1", ignored);
     open_file();
@@ -169,7 +182,7 @@ ChildProcess::ChildProcess(ProcessSpec spec, const std::filesystem::path& run_di
       log_(run_dir, spec_.name, output),
       watch_(frozen_after) {
   const auto path = run_dir_ / (spec_.name + ".supervised");
-  lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (lock_ < 0 || !take_lock(lock_)) {
     const bool held = lock_ >= 0 && errno == EWOULDBLOCK;
     const std::string why = held ? "it is held by another supervisor" : std::strerror(errno);
@@ -182,7 +195,7 @@ ChildProcess::ChildProcess(ProcessSpec spec, const std::filesystem::path& run_di
     refused_ = found_->refused;
     ever_started_ = true;
   }
-  if (found_ && process_alive(life_.pid, life_.start)) {
+  if (found_ && process_alive(life_.pid, life_.start) && process_user(life_.pid) == ::geteuid()) {
     adopt(now);
   } else if (!found_) {  // of an earlier start
     std::error_code ignored;
@@ -297,7 +310,10 @@ void ChildProcess::start(Seconds now) {
   write_pid();
 }
 
-void ChildProcess::write_pid() const { std::ofstream(mark("pid")) << pid_ << "\n"; }
+void ChildProcess::write_pid() {
+  const Status written = replace_file(mark("pid"), std::to_string(pid_) + "\n");
+  if (!written.ok()) log_.write(written.message() + "\n");
+}
 
 void ChildProcess::drain_output() {
   if (output_ < 0) return;
@@ -346,7 +362,8 @@ bool ChildProcess::is_final(int status) const {
 
 bool ChildProcess::up() const {
   pid_t pid = 0;
-  std::ifstream(mark("up")) >> pid;
+  const std::string text = read_run_file(mark("up"));
+  std::from_chars(text.data(), text.data() + text.size(), pid);
   return pid != 0 && pid == pid_;
 }
 
@@ -372,10 +389,7 @@ bool ChildProcess::recovered() {
 }
 
 std::string ChildProcess::last_words() const {
-  std::string text(kLongestLine, '\0');
-  std::ifstream file(mark("failed"), std::ios::binary);
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  const std::string text = read_run_file(mark("failed")).substr(0, kLongestLine);
   return text.empty() ? log_.last_line() : text;
 }
 

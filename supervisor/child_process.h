@@ -152,7 +152,7 @@ class ChildProcess {
   void adopt(Seconds now);
   bool open_output(int& writing_end);
   void write_record();
-  void write_pid() const;  // NAME.pid, for people and scripts
+  void write_pid();        // NAME.pid, for people and scripts
   bool up() const;         // this life of it is, or was when it ended
   bool is_final(int status) const;
   /// Counts a death of one that was not up; true: it shows that it cannot run.

@@ -19,6 +19,7 @@
 #include <stdexcept>
 
 #include "ipc/log_line.h"
+#include "ipc/run_files.h"
 #include "ipc/trace_ring.h"
 #include "supervisor/live_line.h"
 
@@ -351,7 +352,11 @@ class Supervisor {
     const pid_t pid = child.pid();
     const std::string how = child.ended(status, monotonic(), restarts && !gives_up);
     trace(TraceKind::ended, pid, how);
-    say(how);
+    // What ends because another one cannot run is no news beside the reason.
+    const bool asked =
+        !gave_up_.empty() && phase_ == Phase::kStopping &&
+        (!status || status == 0 || (WIFSIGNALED(*status) && WTERMSIG(*status) == SIGTERM));
+    if (!asked) say(how);
     if (!gives_up) return;
     gave_up_ = child.spec().name +
                " cannot run, and starting it again does not help: " + child.last_words();
@@ -393,7 +398,9 @@ class Supervisor {
       child->forget();
       // Of a front end that had to be killed: nobody comes for what it left.
       const auto twin = read_twin(options_.run_dir, child->spec().name);
-      if (child->spec().kind == "frontend" && twin) ::kill(twin->pid, SIGKILL);
+      if (child->spec().kind == "frontend" && twin) {
+        signal_process(twin->pid, twin->start, ::geteuid(), SIGKILL);
+      }
     }
     if (gave_up_.empty()) return killed_ ? 1 : 0;
     say(gave_up_);  // the last line, so that nobody has to look for it
@@ -474,8 +481,12 @@ class Supervisor {
 }  // namespace
 
 int supervise(std::vector<ProcessSpec> specs, const SuperviseOptions& options) {
-  std::filesystem::create_directories(options.run_dir);
-  ::chmod(options.run_dir.c_str(), 0700);
+  // Before anything in it is opened or believed: its records name processes that get signals.
+  for (const auto& folder : {options.run_dir, options.run_dir / "logs"}) {
+    if (const Status own = ensure_private_directory(folder); !own.ok()) {
+      throw std::runtime_error("run_dir: " + own.message());
+    }
+  }
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   // OpenMP's default of spinning makes two processes on two cores wait for each other.
   ::setenv("OMP_WAIT_POLICY", "passive", 0);

@@ -53,7 +53,8 @@ void describe(CLI::App& app, Options& options) {
   app.set_version_flag("--version", std::string("baton ") + BATON_VERSION + " (" BATON_COMMIT ")");
   app.allow_extras();
   app.add_option("--run-dir", options.run_dir, "folder of logs, pid files and heartbeats");
-  app.add_option("--front-end", options.front_ends, "NAME=COMMAND of a front end (stopped first)")
+  app.add_option("--front-end,--front_end", options.front_ends,
+                 "NAME=COMMAND of a front end (stopped first)")
       ->allow_extra_args(false);
   app.add_option("--process", options.processes, "NAME=COMMAND of another process")
       ->allow_extra_args(false);
@@ -64,17 +65,17 @@ void describe(CLI::App& app, Options& options) {
          "start only this process of the configuration; a worker's name means all its ranks")
       ->allow_extra_args(false);
   app.add_flag(
-      "--print-plan", options.print_plan,
+      "--print-plan,--print_plan", options.print_plan,
       "print what the configuration asks for as 'key value' lines, and end; start nothing");
   app.add_option("--output", options.output,
                  "what the terminal shows: lines (all logs), live (warnings, and one line of what "
                  "goes on), auto (live at a terminal)")
       ->check(CLI::IsMember({"auto", "lines", "live"}));
-  add_seconds(app, "--frozen-after", options.supervise.frozen_after,
+  add_seconds(app, "--frozen-after,--frozen_after", options.supervise.frozen_after,
               "seconds after which a stopped or silent process is killed; 0: never", 0.0);
-  add_seconds(app, "--drain-bound", options.supervise.drain_bound,
+  add_seconds(app, "--drain-bound,--drain_bound", options.supervise.drain_bound,
               "seconds that front ends get to end their streams", 0.0);
-  add_seconds(app, "--stop-bound", options.supervise.stop_bound,
+  add_seconds(app, "--stop-bound,--stop_bound", options.supervise.stop_bound,
               "seconds after which a stop turns into SIGKILL", 0.1);
 }
 
@@ -212,6 +213,12 @@ int run(int argc, char** argv) {
   describe(app, options);
   CLI11_PARSE(app, argc, argv);
   options.config_args = app.remaining();
+  const bool names_it = std::any_of(options.config_args.begin(), options.config_args.end(),
+                                    [](const auto& arg) { return arg.starts_with("--run_dir"); });
+  if (!options.config_args.empty() && !options.run_dir.empty() && !names_it) {
+    // It is the configuration's option, too: the processes are to work in the same directory.
+    options.config_args.insert(options.config_args.end(), {"--run_dir", options.run_dir});
+  }
 
   std::vector<baton::ProcessSpec> specs;
   if (!options.config_args.empty()) {
@@ -252,6 +259,7 @@ int run(int argc, char** argv) {
   if (options.print_plan) return 0;
   options.supervise.self = {own_path()};
   options.supervise.self.insert(options.supervise.self.end(), argv + 1, argv + argc);
+  options.run_dir = std::filesystem::absolute(options.run_dir).lexically_normal();
   options.supervise.run_dir = options.run_dir;
   const bool keeps_pools =
       std::any_of(specs.begin(), specs.end(), [](const auto& p) { return p.kind == "memory"; });

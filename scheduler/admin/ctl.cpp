@@ -16,7 +16,9 @@
 
 #include "configs/config.h"
 #include "ipc/admin_client.h"
+#include "ipc/option_spelling.h"
 #include "ipc/process.h"
+#include "ipc/run_files.h"
 #include "scheduler/admin/explain_ctl.h"
 #include "scheduler/admin/memory_ctl.h"
 #include "scheduler/admin/process_ctl.h"
@@ -120,6 +122,18 @@ int carry_out(const std::string& line, Target& target) {
   return code;
 }
 
+/// The records of a run directory name processes and sockets: those that another user made are not
+/// believed. The administrator may name a service's directory; a signal then reaches processes of
+/// its owner alone.
+baton::Status check_run_dir(const std::string& run_dir, bool named) {
+  baton::Status own = baton::check_own_directory(run_dir);
+  std::error_code ignored;
+  const auto type = std::filesystem::symlink_status(run_dir, ignored).type();
+  const bool administered =
+      named && ::geteuid() == 0 && type == std::filesystem::file_type::directory;
+  return own.ok() || administered ? baton::Status() : baton::invalid("run_dir: " + own.message());
+}
+
 /// The schedulers that there are: the one of --socket, those of the configuration, or without one
 /// those that the run directory has records of.
 baton::Status find_schedulers(const std::string& socket, const std::string& config_file,
@@ -137,7 +151,9 @@ baton::Status find_schedulers(const std::string& socket, const std::string& conf
     for (const baton::Config* model : loaded.config->served()) {
       schedulers.push_back({model->entry, model->scheduler.admin_socket});
     }
+    const bool named = !run_dir.empty() || !config_file.empty();
     if (run_dir.empty()) run_dir = loaded.config->run_dir;
+    if (baton::Status own = check_run_dir(run_dir, named); !own.ok()) return own;
     auto recorded = baton::recorded_schedulers(run_dir);
     if (config_file.empty() && !recorded.empty()) {
       schedulers = std::move(recorded);
@@ -193,7 +209,8 @@ int main(int argc, char** argv) {
       ->required();
   app.set_version_flag("--version", std::string("baton-ctl ") + baton::build_version());
   app.prefix_command(false);
-  CLI11_PARSE(app, argc, argv);
+  const baton::SpelledArguments spelled(argc, argv, '_', '-');
+  CLI11_PARSE(app, spelled.argc(), spelled.argv());
   target.processes.within = static_cast<baton::TimeNs>(within * 1e9);
 
   if (const baton::Status found = find_schedulers(socket, config_file, target); !found.ok()) {

@@ -12,6 +12,7 @@
 #include "ipc/admin_client.h"
 #include "ipc/process.h"
 #include "ipc/process_record.h"
+#include "ipc/run_files.h"
 #include "ipc/spoken_version.h"
 #include "scheduler/admin/process_list.h"
 #include "scheduler/admin/restart_plan.h"
@@ -65,6 +66,12 @@ bool front_ends_joined(const ProcessCommands& options) {
   });
 }
 
+/// A record reaches processes of the folder's owner alone.
+bool signal_recorded(const std::string& run_dir, const ProcessLife& life, int signal) {
+  const auto owner = directory_owner(run_dir);
+  return owner && signal_process(life.pid, life.start, *owner, signal);
+}
+
 /// Each front end reads its keys again, and says in its log what came of it.
 int reload_keys(const ProcessCommands& options) {
   int asked = 0;
@@ -75,7 +82,9 @@ int reload_keys(const ProcessCommands& options) {
       return complain(each.process.name +
                       " is of another version, which SIGHUP may end; restart it first");
     }
-    if (::kill(each.life.pid, SIGHUP) != 0) return complain("cannot signal " + each.process.name);
+    if (!signal_recorded(options.run_dir, each.life, SIGHUP)) {
+      return complain("cannot signal " + each.process.name);
+    }
     std::printf("%s reads its API keys again; its log says what came of it\n",
                 each.process.name.c_str());
     ++asked;
@@ -165,7 +174,7 @@ class Restart {
                read_twin(options_.run_dir, target.process.name)) {
       signal = SIGUSR1;
     }
-    ::kill(target.life.pid, signal);
+    signal_recorded(options_.run_dir, target.life, signal);
   }
 
   bool replaced(const Shown& target) const {

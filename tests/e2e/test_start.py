@@ -37,12 +37,12 @@ class StartTest(unittest.TestCase):
         return random_model.write(self.folder / "model", **TINY)
 
     def arguments(self, model, *more):
-        return ["--config", str(CONFIG), "--run_dir", str(self.run_dir), "--model", str(model),
+        return ["--config", str(CONFIG), "--model", str(model),
                 "--frontend.port", "0", "--worker.threads", "1", "--worker.pool_mib", "16", *more]
 
     def refused(self, model, *more):
         """Starts all processes, which must end by themselves; the last line that they leave."""
-        done = subprocess.run([SUPERVISOR, *self.arguments(model, *more)], stdout=subprocess.PIPE,
+        done = subprocess.run([SUPERVISOR, "--run_dir", self.run_dir, *self.arguments(model, *more)], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=60)
         self.assertEqual(2, done.returncode, done.stdout)
         return [line for line in done.stdout.splitlines() if " | stopped" not in line][-1]

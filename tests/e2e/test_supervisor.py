@@ -1,6 +1,7 @@
 """baton-supervisor with small real processes: restarts, freezes, logs, stops, orphans, successors."""
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import pathlib
@@ -35,6 +36,22 @@ def alive(pid):
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state not in "ZX"
+
+
+def stop_at_fork(pid):
+    """Waits for the process's next fork and stops it there, until it is killed; the child runs. Returns the child."""
+    seize, options, message, detach, event_fork = 0x4206, 2, 0x4201, 17, 1
+    trace = ctypes.CDLL(None, use_errno=True).ptrace
+    trace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    if trace(seize, pid, None, options) != 0:
+        raise unittest.SkipTest(f"ptrace: {os.strerror(ctypes.get_errno())}")
+    _, status = os.waitpid(pid, 0)
+    assert status >> 8 == signal.SIGTRAP | event_fork << 8, status
+    child = ctypes.c_ulong()
+    trace(message, pid, None, ctypes.addressof(child))
+    os.waitpid(child.value, 0x40000000)  # __WALL: its own first stop
+    trace(detach, child.value, None, None)
+    return child.value
 
 
 class Supervised:
@@ -200,20 +217,17 @@ class SupervisorTest(unittest.TestCase):
 
     def test_nothing_runs_that_its_supervisor_has_not_written_down(self):
         folder = pathlib.Path(self.folder)
-        ran, script, record = folder / "ran", folder / "script", folder / "a.process.new"
+        ran, script = folder / "ran", folder / "script"
         script.write_text(f"echo $$ >>{ran}\nexit 1\n")
         first = self.start("--process", f"a=/bin/sh {script}")
         first.wait_text("starts again in 0.8 s")
         before = ran.read_text()
-        os.mkfifo(record)  # whoever opens it to write the next record waits for a reader
-        children = pathlib.Path(f"/proc/{first.process.pid}/task/{first.process.pid}/children")
-        child = int(wait_until(children.read_text, what="a is forked").split()[0])
+        child = stop_at_fork(first.process.pid)
         time.sleep(0.3)
         self.assertTrue(alive(child))
         first.kill()
         wait_until(lambda: not alive(child), what="it ends with the supervisor, the only one who knows it")
         self.assertEqual(ran.read_text(), before)
-        record.unlink()
         second = self.start("--process", f"a=/bin/sh {script}")
         wait_until(lambda: ran.read_text() != before, what="it runs for the next one")
         second.stop()
@@ -374,6 +388,115 @@ class SupervisorTest(unittest.TestCase):
                                   capture_output=True, text=True, timeout=20)
             self.assertEqual(2, done.returncode)
             self.assertIn(words, done.stderr)
+
+
+class RunDirectoryTest(unittest.TestCase):
+    """What another user may have put into a run directory changes nothing outside of it."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(folders.temporary(self, "baton-supervisor-"))
+        self.run_dir = self.folder / "run"
+        self.run_dir.mkdir(mode=0o777)
+        self.victim = self.folder / "victim"
+        self.victim.write_text("precious")
+
+    def start(self):
+        (self.run_dir / "output").touch()
+        started = Supervised(self.run_dir, "--process", "a=sleep 1000")
+        self.addCleanup(started.end)
+        return started
+
+    def refused(self, run_dir, words):
+        done = subprocess.run([SUPERVISOR, "--run-dir", run_dir, "--process", "a=sleep 1000"],
+                              capture_output=True, text=True, timeout=20)
+        self.assertEqual(2, done.returncode, done.stdout + done.stderr)
+        self.assertIn(words, done.stderr)
+
+    def sleeper(self):
+        process = subprocess.Popen(["sleep", "1000"])
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def forge_record(self, pid):
+        """A record in which a live process is both "a" and its supervisor."""
+        start = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+        life = f"{pid} {start} {time.time():.3f} 0"
+        boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        record = self.run_dir / "a.process"
+        record.write_text(f"name a\nkind process\nprocess {life}\nsupervisor {life}\nboot {boot}\n"
+                          "tells_up 0\ncommand 1\nend\n")
+        return record
+
+    def test_a_link_in_place_of_the_directory_is_refused(self):
+        elsewhere = self.folder / "elsewhere"
+        elsewhere.mkdir()
+        link = self.folder / "link"
+        link.symlink_to(elsewhere)
+        self.refused(link, "run_dir: ")
+        self.assertEqual([], list(elsewhere.iterdir()))
+
+    def test_a_link_in_place_of_the_logs_is_refused(self):
+        elsewhere = self.folder / "elsewhere"
+        elsewhere.mkdir()
+        (self.run_dir / "logs").symlink_to(elsewhere)
+        self.refused(self.run_dir, f"run_dir: {self.run_dir}/logs is not a directory")
+        self.assertEqual([], list(elsewhere.iterdir()))
+
+    def test_a_link_in_place_of_a_pid_file_is_replaced(self):
+        (self.run_dir / "a.pid").symlink_to(self.victim)
+        s = self.start()
+        wait_until(lambda: not (self.run_dir / "a.pid").is_symlink(), what="a pid file")
+        s.pid("a")
+        self.assertEqual("precious", self.victim.read_text())
+
+    def test_a_link_in_place_of_a_lock_is_refused(self):
+        (self.run_dir / "a.supervised").symlink_to(self.folder / "made")
+        self.refused(self.run_dir, "cannot lock")
+        self.assertFalse((self.folder / "made").exists())
+
+    def test_a_link_in_place_of_a_log_is_not_written_through(self):
+        (self.run_dir / "logs").mkdir()
+        (self.run_dir / "logs" / "baton.log").symlink_to(self.victim)
+        self.start().pid("a")
+        self.assertEqual("precious", self.victim.read_text())
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root gives files away")
+    def test_a_directory_of_another_user_is_refused(self):
+        process = self.sleeper()
+        self.forge_record(process.pid)
+        os.chown(self.run_dir, 12345, 12345)
+        self.refused(self.run_dir, f"run_dir: {self.run_dir} belongs to user 12345, not to user 0")
+        self.assertIsNone(process.poll())
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root gives files away")
+    def test_a_record_of_another_user_names_no_process(self):
+        process = self.sleeper()
+        os.chown(self.forge_record(process.pid), 12345, 12345)
+        s = self.start()
+        self.assertNotEqual(process.pid, s.pid("a"))
+        self.assertEqual(0, s.stop())
+        self.assertIsNone(process.poll())
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root gives files away")
+    def test_ctl_signals_processes_of_the_directorys_owner_alone(self):
+        process = self.sleeper()
+        os.chown(self.forge_record(process.pid), 12345, 12345)
+        os.chown(self.run_dir, 12345, 12345)
+        done = subprocess.run([SUPERVISOR.parent / "baton-ctl", "--run-dir", self.run_dir, "--within", "0.3", "restart", "a"],
+                              capture_output=True, text=True, timeout=20)
+        self.assertEqual(1, done.returncode, done.stdout + done.stderr)
+        self.assertIsNone(process.poll())
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root becomes another user")
+    def test_ctl_refuses_the_directory_of_another_user(self):
+        self.folder.chmod(0o755)
+        self.run_dir.chmod(0o755)
+        program = shutil.copy(SUPERVISOR.parent / "baton-ctl", self.folder / "ctl")
+        done = subprocess.run([program, "--run-dir", self.run_dir, "show", "processes"], user=12345, group=12345,
+                              extra_groups=[], capture_output=True, text=True, timeout=20)
+        self.assertEqual(1, done.returncode, done.stdout + done.stderr)
+        self.assertIn(f"run_dir: {self.run_dir} belongs to user 0, not to user 12345", done.stderr)
 
 
 if __name__ == "__main__":

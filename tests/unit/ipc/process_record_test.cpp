@@ -1,12 +1,16 @@
 #include "ipc/process_record.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
+#include <filesystem>
 #include <fstream>
 
 #include "ipc/messages.h"
 #include "ipc/process.h"
+#include "ipc/run_files.h"
 #include "tests/support/temp_dir.h"
 
 namespace baton {
@@ -155,6 +159,73 @@ TEST(ProcessRecord, OneThatEndedWaitsForASupervisorThatLives) {
   EXPECT_EQ(process_state("/nowhere", record), "waiting");
   record.supervisor.start += 1;
   EXPECT_EQ(process_state("/nowhere", record), "gone");
+}
+
+TEST(RunFiles, ALinkIsReplacedAndNeverWrittenThrough) {
+  const TempDir dir;
+  dir.write("victim", "precious");
+  for (const char* link : {"a.pid", "a.pid.new"})
+    std::filesystem::create_symlink(dir / "victim", dir / link);
+  ASSERT_TRUE(replace_file(dir / "a.pid", "42\n").ok());
+  EXPECT_EQ(dir.read("victim"), "precious");
+  EXPECT_EQ(dir.read("a.pid"), "42\n");
+  EXPECT_FALSE(std::filesystem::is_symlink(dir / "a.pid"));
+  EXPECT_FALSE(std::filesystem::exists(dir / "a.pid.new"));
+  EXPECT_FALSE(replace_file(dir / "no/a.pid", "x").ok());
+}
+
+TEST(RunFiles, MarksAreReplacedToo) {
+  const TempDir dir;
+  dir.write("victim", "precious");
+  std::filesystem::create_hard_link(dir / "victim", dir / "a.up");
+  std::filesystem::create_hard_link(dir / "victim", dir / "a.failed");
+  mark_up(dir.path(), "a");
+  leave_reason(dir.path(), "a", "why");
+  EXPECT_EQ(dir.read("victim"), "precious");
+  EXPECT_EQ(dir.read("a.failed"), "why");
+}
+
+TEST(RunFiles, OnlyAFileOfTheDirectorysOwnerIsRead) {
+  const TempDir dir;
+  dir.write("a", "text");
+  std::filesystem::create_symlink(dir / "a", dir / "link");
+  EXPECT_EQ(read_run_file(dir / "a"), "text");
+  EXPECT_EQ(read_run_file(dir / "link"), "");
+  EXPECT_EQ(read_run_file(dir.path()), "");
+  EXPECT_EQ(read_run_file(dir / "none"), "");
+  if (::geteuid() != 0) GTEST_SKIP() << "only root gives files away";
+  ASSERT_EQ(::chown((dir / "a").c_str(), 12345, 12345), 0);
+  EXPECT_EQ(read_run_file(dir / "a"), "");
+  const ProcessRecord record = own_record("w0");
+  ASSERT_TRUE(write_process_record(dir.path(), record).ok());
+  ASSERT_TRUE(read_process_record(dir.path(), "w0").has_value());
+  ASSERT_EQ(::chown((dir / "w0.process").c_str(), 12345, 12345), 0);
+  EXPECT_FALSE(read_process_record(dir.path(), "w0").has_value());
+}
+
+TEST(RunFiles, ASignalReachesTheVeryProcessOfTheUser) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  const std::uint64_t start = pid_start_time(pid);
+  EXPECT_FALSE(signal_process(pid, start + 1, ::geteuid(), SIGKILL)) << "another life of the pid";
+  EXPECT_FALSE(signal_process(pid, start, ::geteuid() + 1, SIGKILL)) << "of another user";
+  EXPECT_TRUE(process_alive(pid, start));
+  EXPECT_TRUE(signal_process(pid, start, ::geteuid(), SIGKILL));
+  ::waitpid(pid, nullptr, 0);
+  EXPECT_FALSE(signal_process(pid, start, ::geteuid(), SIGKILL));
+  EXPECT_FALSE(signal_process(0, 0, ::geteuid(), SIGKILL));
+}
+
+TEST(RunFiles, ADirectoryIsLookedAtWithoutAChange) {
+  const TempDir dir;
+  EXPECT_TRUE(check_own_directory(dir / "none").ok());
+  EXPECT_FALSE(std::filesystem::exists(dir / "none"));
+  EXPECT_TRUE(check_own_directory(dir.path()).ok());
+  std::filesystem::create_directory_symlink(dir.path(), dir / "link");
+  EXPECT_EQ(check_own_directory(dir / "link").message(), (dir / "link") + " is not a directory");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
@@ -11,6 +12,8 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <deque>
+#include <filesystem>
 #include <fstream>
 
 #include "ipc/process.h"
@@ -35,7 +38,12 @@ class ShmRegionTest : public ::testing::Test {
       unlink_region(region_name(dir_.path(), left));
     }
   }
-  TempDir dir_;
+  /// Kept until the end: a directory that takes the inode of a removed one has its space, too.
+  static TempDir& fresh_dir() {
+    static std::deque<TempDir> all;
+    return all.emplace_back();
+  }
+  TempDir& dir_ = fresh_dir();
 };
 
 /// The signal that ended a child running `f`, 0 if it ended by itself.
@@ -189,6 +197,95 @@ TEST_F(ShmRegionTest, AKilledOwnerLeavesTheRightBytesAndANameThatIsSweptAway) {
     wrong += importer.value().data()[i] != static_cast<std::byte>(i * 31 + (i >> 12U)) ? 1U : 0U;
   }
   EXPECT_EQ(wrong, 0U);
+}
+
+/// Of another container: the same path leads to another directory there, and its pids mean nothing
+/// here. Lives until it is killed.
+class OtherContainer {
+ public:
+  OtherContainer(const std::string& run_dir, const RegionName& owner) {
+    int ready[2];
+    EXPECT_EQ(::pipe(ready), 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // where an assertion ends the test
+      const std::string name = region_name(run_dir, owner);
+      const auto region = ShmRegion::create(name, kBytes);
+      [[maybe_unused]] const auto n = ::write(ready[1], name.c_str(), name.size() + 1);
+      while (region.ok()) ::pause();
+      ::_exit(1);
+    }
+    ::close(ready[1]);
+    char c = 0;
+    while (::read(ready[0], &c, 1) == 1 && c != 0) segment += c;
+    ::close(ready[0]);
+  }
+  ~OtherContainer() { kill(); }
+  void kill() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+  std::string file() const { return "/dev/shm/" + segment; }
+  std::string lock() const {  // "baton-<uid>-<hash>.lock"
+    std::size_t dash = segment.find('-');
+    for (int i = 0; i < 2; ++i) dash = segment.find('-', dash + 1);
+    return "/dev/shm/" + segment.substr(0, dash) + ".lock";
+  }
+  std::string segment;
+
+ private:
+  pid_t pid_ = 0;
+};
+
+TEST_F(ShmRegionTest, ContainersOfOnePathLeaveEachOthersRegionsAlone) {
+  namespace fs = std::filesystem;
+  const std::string run_dir = dir_ / "run";
+  fs::create_directory(run_dir);
+  OtherContainer other(run_dir, RegionName{"w0", 999'999'999, 1, 7});
+  ASSERT_TRUE(fs::exists(other.file()));
+  fs::rename(run_dir, dir_ / "there");
+  fs::create_directory(run_dir);
+
+  auto own = ShmRegion::create(region_name(run_dir, mine("w0", 8)), kBytes);
+  ASSERT_TRUE(own.ok()) << own.status().message();
+  EXPECT_EQ(unlink_dead_regions(run_dir, /*leased=*/true), 0);
+  EXPECT_EQ(unlink_predecessors(run_dir, "w0", 8), 0);
+  EXPECT_TRUE(fs::exists(other.file())) << "its process lives";
+  EXPECT_EQ(list_regions(run_dir).size(), 1U);
+
+  other.kill();
+  EXPECT_TRUE(fs::exists(other.file()));
+  EXPECT_EQ(unlink_dead_regions(run_dir), 0) << "none of these were its own";
+  EXPECT_FALSE(fs::exists(other.file())) << "no process holds its lock";
+  EXPECT_FALSE(fs::exists(other.lock()));
+  EXPECT_EQ(list_regions(run_dir).size(), 1U);
+}
+
+TEST_F(ShmRegionTest, AKeptPoolStaysUntilItsSpaceIsSwept) {
+  namespace fs = std::filesystem;
+  OtherContainer memory(dir_.path(), RegionName{"w0", 999'999'999, 1, 7, false, /*leased=*/true});
+  memory.kill();
+  EXPECT_EQ(unlink_dead_regions(dir_.path()), 0);
+  EXPECT_TRUE(fs::exists(memory.file()));
+  EXPECT_TRUE(fs::exists(memory.lock()));
+  EXPECT_EQ(unlink_dead_regions(dir_.path(), /*leased=*/true), 1);
+  EXPECT_FALSE(fs::exists(memory.file()));
+  EXPECT_FALSE(fs::exists(memory.lock()));
+}
+
+TEST_F(ShmRegionTest, ALockThatIsNoFileOfOursIsRefused) {
+  const std::string name = name_for_test(dir_);
+  const std::string lock = "/dev/shm/" + name.substr(0, name.find("-w0")) + ".lock";
+  ASSERT_EQ(::symlink("/dev/shm/baton-no-such-file", lock.c_str()), 0);
+  unlink_dead_regions(dir_.path());
+  const auto made = ShmRegion::create(name, kBytes);
+  EXPECT_FALSE(made.ok());
+  EXPECT_NE(made.status().message().find("cannot lock"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists("/dev/shm/baton-no-such-file"));
+  EXPECT_TRUE(std::filesystem::is_symlink(lock)) << "nor is it swept away";
+  ::unlink(lock.c_str());
 }
 
 TEST_F(ShmRegionTest, ASuccessorUnlinksItsPredecessorsOnly) {
