@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "baton_version.h"
 #include "bench/random_model.h"
 #include "workers/model/llama.h"
 
@@ -133,6 +134,7 @@ int run(int argc, char** argv) {
   app.add_option("--head-dim", shape.head_dim)->capture_default_str();
   app.add_option("--intermediate", shape.intermediate)->capture_default_str();
   app.add_option("--vocab", shape.vocab)->capture_default_str();
+  app.set_version_flag("--version", "baton-bench-model " BATON_VERSION " (" BATON_COMMIT ")");
   CLI11_PARSE(app, argc, argv);
 
   std::string made;

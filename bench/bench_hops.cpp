@@ -19,6 +19,8 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "baton_version.h"
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -139,6 +141,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--json", o.json_file, "also write the numbers to this file");
+  app.set_version_flag("--version", "baton-bench-hops " BATON_VERSION " (" BATON_COMMIT ")");
   CLI11_PARSE(app, argc, argv);
   try {
     return measure(o);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ipc/codec.h"
+#include "ipc/process.h"
 #include "scheduler/apply/apply_event.h"
 #include "scheduler/plan/plan_step.h"
 #include "scheduler/state/audit.h"
@@ -167,6 +168,10 @@ bool measure(std::uint32_t running, std::uint32_t waiting, int steps) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 2 && std::string(argv[1]) == "--version") {
+    std::printf("baton-bench-plan %s\n", build_version());
+    return 0;
+  }
   const int steps = argc == 2 ? std::atoi(argv[1]) : 4000;
   if (argc > 2 || steps < 100 || steps > 6000) {
     std::fprintf(stderr, "usage: baton-bench-plan [STEPS]   (100 to 6000, default 4000)\n");

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "baton_version.h"
 #include "bench/policy_elastic.h"
 #include "bench/policy_figures.h"
 #include "bench/policy_loads.h"
@@ -383,6 +384,7 @@ int main(int argc, char** argv) {
   app.add_option("--only", options.only, "one table")->check(CLI::IsMember(names));
   app.add_option("--device", options.device,
                  "file of measured step times (planning/step_times.h); else an H200 with 8B");
+  app.set_version_flag("--version", "baton-bench-policies " BATON_VERSION " (" BATON_COMMIT ")");
   CLI11_PARSE(app, argc, argv);
   const Result<MeasuredDevice> device = device_of(options.device);
   if (!device.ok()) {

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "baton_version.h"
 #include "bench/bench_worker_driver.h"
 #include "bench/bench_worker_dump.h"
 #include "configs/config.h"
@@ -268,6 +269,7 @@ int main(int argc, char** argv) {
   bool verbose = false;
   app.add_flag("--verbose", verbose, "say which kernels were chosen");
   app.add_option("--json", json_file, "write the results there too");
+  app.set_version_flag("--version", "baton-bench-worker " BATON_VERSION " (" BATON_COMMIT ")");
   CLI11_PARSE(app, argc, argv);
   try {
     if (verbose) spdlog::set_level(spdlog::level::debug);

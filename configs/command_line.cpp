@@ -6,6 +6,7 @@
 
 #include "configs/assignment.h"
 #include "configs/options.h"
+#include "ipc/option_spelling.h"
 
 namespace baton {
 namespace {
@@ -143,8 +144,9 @@ Result<CommandLine> read_command_line(Program who, int argc, const char* const* 
       who == Program::frontend ? "--listen,--frontend.listen" : "--frontend.listen";
   app.add_option(listen_flag, listen)->allow_extra_args(false);
   names.emplace_back("--frontend.listen");
+  const SpelledArguments spelled(argc, argv, '-', '_');  // as keys of YAML are spelled
   try {
-    app.parse(argc, argv);
+    app.parse(spelled.argc(), spelled.argv());
   } catch (const CLI::Error& error) {
     return invalid(std::string("command line: ") + error.what());
   }

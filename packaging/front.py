@@ -4,7 +4,7 @@ import re
 
 # Lifted from ./baton as they stand there, so that nothing is written twice.
 SHARED = ["serve_usage", "say", "die", "now", "have", "listeners", "port_taken", "plan_value", "ctl_options", "one_socket", "show_setup", "ask_scheduler", "runs",
-          "all_up", "cannot_run", "left_out", "one_served", "announce", "gpu_count", "default_config", "refuse_foreign", "check_model", "model_of", "supervisor_of", "left_behind", "baton_on_port",
+          "all_up", "cannot_run", "left_out", "one_served", "announce", "gpu_count", "default_config", "spelled", "refuse_foreign", "check_model", "model_of", "check_run_dir", "supervisor_of", "left_behind", "baton_on_port",
           "processes", "plan_of", "check", "serve", "doctor_options", "gpu_pairs", "doctor_reach", "doctor_model"]
 
 

@@ -73,7 +73,7 @@ gpu_and_compiler() {
 # A user's own Baton, else the one service that runs.
 ctl() {
   case " $* " in
-    *" --socket"* | *" --config"* | *" --run-dir"* | *" --version "* | *" --help "* | *" -h "*) ;;
+    *" --socket"* | *" --config"* | *" --run-dir"* | *" --run_dir"* | *" --version "* | *" --help "* | *" -h "*) ;;
     *)
       if [ ! -d "/tmp/baton-$(id -u)" ]; then
         found=
@@ -98,22 +98,26 @@ ctl() {
 }
 
 upgrade() {
-  run_dir=/tmp/baton-$(id -u)
+  run_dir=/tmp/baton-$(id -u) named=
   within=600
   while [ $# -gt 0 ]; do
+    first=$(spelled "$1")
+    shift
+    set -- "$first" "$@"
     case $1 in
       -h | --help) upgrade_usage && return ;;
-      --run_dir=*) run_dir=${1#*=} ;;
+      --run_dir=*) run_dir=${1#*=} named=yes ;;
       --within=*) within=${1#*=} ;;
       --run_dir | --within)
         [ $# -ge 2 ] || die "$1 needs a value"
-        if [ "$1" = --run_dir ]; then run_dir=$2; else within=$2; fi
+        if [ "$1" = --run_dir ]; then run_dir=$2 named=yes; else within=$2; fi
         shift
         ;;
       *) die "'$1' is no option of upgrade:  baton upgrade --help" ;;
     esac
     shift
   done
+  check_run_dir "$run_dir" "$named"
   supervisor=$(supervisor_of "$run_dir")
   [ -n "$supervisor" ] || die "no supervisor runs in $run_dir; name its folder:  baton upgrade --run_dir DIR"
   program=$(readlink "/proc/$supervisor/exe")

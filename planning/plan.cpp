@@ -24,8 +24,10 @@
 #include <thread>
 #include <vector>
 
+#include "baton_version.h"
 #include "configs/config.h"
 #include "ipc/joined.h"
+#include "ipc/option_spelling.h"
 #include "ipc/process.h"
 #include "planning/plan_search.h"
 
@@ -427,6 +429,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--json", o.json, "write the table to this file");
   app.add_option("--out", o.out, "write the best configuration to this file");
-  CLI11_PARSE(app, argc, argv);
+  app.set_version_flag("--version", "baton-plan " BATON_VERSION " (" BATON_COMMIT ")");
+  const baton::SpelledArguments spelled(argc, argv, '_', '-');
+  CLI11_PARSE(app, spelled.argc(), spelled.argv());
   return baton::search(o);
 }

@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "baton_version.h"
+#include "ipc/option_spelling.h"
 #include "workers/model/rank_fit.h"
 #include "workers/pool/host_memory.h"
 
@@ -71,6 +73,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--cores", o.cores, "most ranks on CPUs; 0: those of this machine")
       ->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
+  app.set_version_flag("--version", "baton-fit " BATON_VERSION " (" BATON_COMMIT ")");
+  const baton::SpelledArguments spelled(argc, argv, '_', '-');
+  CLI11_PARSE(app, spelled.argc(), spelled.argv());
   return answer(o);
 }

@@ -8,15 +8,21 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "frontend/core/helper_process.h"
 #include "frontend/grammar/grammar_check.h"
+#include "ipc/process.h"
 #include "ipc/types.h"
 #include "text/tokenizer/tokenizer.h"
 
 int main(int argc, char** argv) {
   using namespace baton;
   GrammarLimits limits;
+  if (argc == 2 && std::string_view(argv[1]) == "--version") {
+    std::printf("baton-grammar %s\n", build_version());
+    return 0;
+  }
   if (argc == 3) limits.cpu = std::atoll(argv[2]) * kMillisecond;
   if (argc != 3 || limits.cpu <= 0) {
     std::fprintf(

@@ -145,6 +145,7 @@ baton::Status find_schedulers(const std::string& socket, const std::string& conf
   } else {
     std::vector<const char*> args = {"baton-ctl"};
     if (!config_file.empty()) args.insert(args.end(), {"--config", config_file.c_str()});
+    if (!run_dir.empty()) args.insert(args.end(), {"--run_dir", run_dir.c_str()});
     const baton::Loaded loaded =
         baton::load_config(baton::Program::tool, static_cast<int>(args.size()), args.data());
     if (!loaded.config) return baton::invalid("");

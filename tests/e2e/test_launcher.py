@@ -18,6 +18,7 @@ import unittest
 import urllib.request
 
 import folders
+from cluster import Cluster
 
 ROOT = pathlib.Path(os.environ.get("BATON_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
 BATON = ROOT / "baton"
@@ -239,6 +240,15 @@ class ServeTest(unittest.TestCase):
         self.assertEqual(1, done.returncode)
         self.assertIn(f"port {port} is taken by another program", done.stderr)
 
+    def test_a_port_of_another_baton_names_its_process_once(self):
+        with Cluster(fake=True) as cluster:
+            port = next(iter(cluster.frontends.values()))
+            done = run("serve", "--port", str(port))
+            said = re.search(rf"port {port} is taken by another Baton, whose front end is process (\d+); choose", done.stderr)
+            self.assertIsNotNone(said, done.stderr)
+            self.assertTrue(pathlib.Path(f"/proc/{said[1]}").exists(), done.stderr)
+        self.assertEqual(1, done.returncode)
+
     def test_a_wrong_option_is_named(self):
         done = run("serve", "--no_such_key", "1")
         self.assertEqual(1, done.returncode)
@@ -304,12 +314,21 @@ class RefusedTest(unittest.TestCase):
     def test_a_folder_lacks_something(self):
         model = self.folder / "model"
         model.mkdir()
+        pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
         for file, words in (("config.json", "has no config.json"), ("tokenizer.json", "has no tokenizer.json and no"),
                             ("pytorch_model.bin", "has no model.safetensors"),
                             ("model.safetensors", "weights in PyTorch's format alone")):
             self.assertIn(words, self.refused(f"--model={model}"))
             (model / file).touch()
         self.assertIn("this is riscv64", self.refused("--model", str(model)))
+        for file in ("model.safetensors", "tokenizer.json"):
+            (model / file).write_text(pointer)
+            self.assertIn(f"{model / file} is a git-lfs pointer, not the file itself; fetch it:  git lfs pull",
+                          self.refused("--model", str(model)))
+            (model / file).write_text("")
+        gguf = self.folder / "pointer.gguf"
+        gguf.write_text(pointer)
+        self.assertIn("is a git-lfs pointer", self.refused("--model", str(gguf)))
 
     def test_the_configurations_model_is_looked_at_too(self):
         config = self.folder / "c.yaml"
@@ -327,11 +346,56 @@ class RefusedTest(unittest.TestCase):
                             (["--pipeline-parallel-size", "2"], "one model is cut by --worker.ranks alone"),
                             (["-tp", "2"], "here it is  --worker.ranks N"),
                             (["--trust-remote-code"], "no code of a model folder is run"),
-                            (["--log-level", "debug"], "here it is  --log_level"),
                             (["--port", "1", str(ROOT / "demo" / "model")], "is named with  --model "),
                             (["--log_level", "debug", "demo/model"], "'demo/model' stands alone")):
             self.assertIn(words, self.refused(*args))
-        self.assertIn("this is riscv64", self.refused("--log_level", "debug", "--worker.check_pulls", "--max_context=9"))
+        for args in (["--log_level", "debug", "--worker.check_pulls", "--max_context=9"], ["--log-level", "debug", "--run-dir=/tmp/x"],
+                     ["--listen", "8000=openai", "--dialects", "lab", "--allowed-origins", "*"]):
+            self.assertIn("this is riscv64", self.refused(*args))
+
+    def test_a_run_directory_of_another_user(self):
+        elsewhere = self.folder / "elsewhere"
+        elsewhere.mkdir()
+        link = self.folder / "link"
+        link.symlink_to(elsewhere)
+        done = run("serve", "--run_dir", str(link), "--port", str(free_port()))
+        self.assertEqual(1, done.returncode, done)
+        self.assertIn(f"run_dir: {link} is not a directory", done.stderr)
+        done = run("upgrade", "--run-dir", str(link))
+        self.assertEqual(1, done.returncode, done)
+        self.assertIn(f"run_dir: {link} is not a directory", done.stderr)
+        self.assertEqual([], list(elsewhere.iterdir()))
+
+    def test_a_dry_run_starts_nothing(self):
+        run_dir = self.folder / "run"
+        done = run("serve", "--dry-run", "--run-dir", str(run_dir), "--listen", "8123=openai")
+        self.assertEqual(0, done.returncode, done)
+        self.assertIn(f"http://127.0.0.1:8123, run directory {run_dir}", done.stdout)
+        self.assertFalse(run_dir.exists())
+
+    def test_the_commit_without_git(self):
+        """In a container's build there is no git and only a part of .git."""
+        commit = "0123456789abcdef0123456789abcdef01234567"
+        git = self.folder / ".git"
+        (git / "refs" / "heads").mkdir(parents=True)
+        script = self.folder / "show.cmake"
+        script.write_text(f'include({ROOT}/cmake/Commit.cmake)\nbaton_commit("{self.folder}" found)\n'
+                          'file(WRITE "${OUT}" "${found}")\n')
+
+        def found():
+            out = self.folder / "out"
+            subprocess.run(["cmake", f"-DOUT={out}", "-P", script], check=True, timeout=60)
+            return out.read_text()
+
+        self.assertEqual("unknown", found())
+        (git / "HEAD").write_text("ref: refs/heads/main\n")
+        self.assertEqual("unknown", found())
+        (git / "packed-refs").write_text(f"# pack-refs with: peeled\n{commit} refs/heads/main\n")
+        self.assertEqual(commit[:12], found())
+        (git / "refs" / "heads" / "main").write_text("f" * 40 + "\n")
+        self.assertEqual("f" * 12, found())
+        (git / "HEAD").write_text(commit + "\n")
+        self.assertEqual(commit[:12], found())
 
     def test_a_checkout_of_somebody_else(self):
         checkout = self.folder / "checkout"

@@ -7,7 +7,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 
+#include "baton_version.h"
 #include "tests/sim/world.h"
 
 namespace {
@@ -106,6 +108,10 @@ bool play(std::uint64_t seed, const Arguments& arguments, Sums& sums) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "--version") {
+    std::puts("baton-sim " BATON_VERSION " (" BATON_COMMIT ")");
+    return 0;
+  }
   Arguments arguments;
   if (!parse(argc, argv, arguments)) {
     std::fputs(kUsage, stderr);

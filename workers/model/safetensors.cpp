@@ -140,6 +140,10 @@ std::map<std::string, TensorView> parse_safetensors(const std::byte* file, std::
   for (std::uint64_t i = 0; i < kLengthBytes; ++i) {
     header |= std::to_integer<std::uint64_t>(file[i]) << (8 * i);
   }
+  constexpr std::string_view kLfsPointer = "version https://git-lfs.";
+  if (std::string_view(reinterpret_cast<const char*>(file), file_bytes).starts_with(kLfsPointer)) {
+    fail(name, "", "a git-lfs pointer instead of the weights; fetch them with: git lfs pull");
+  }
   if (header > kMaxHeaderBytes || header > file_bytes - kLengthBytes) {
     fail(name, "",
          "the header of " + std::to_string(header) + " bytes is longer than allowed or " +

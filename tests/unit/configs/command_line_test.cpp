@@ -50,6 +50,16 @@ constexpr const char* kPair =
     "  - {name: prefill0, role: prefill}\n"
     "  - {name: decode0, role: decode, threads: 5}\n";
 
+TEST(CommandLine, DashesAndUnderscoresAreTheSame) {
+  const TempFile file(kPair);
+  Outcome r = run(Program::tool, {"--config", file.path(), "--run-dir", "/tmp/a-b",
+                                  "--worker.pool-mib=77", "--frontend.allowed-origins=http://a-b"});
+  ASSERT_TRUE(r.loaded.config) << r.err;
+  EXPECT_EQ(r.loaded.config->run_dir, "/tmp/a-b");
+  EXPECT_EQ(r.loaded.config->workers.at(0).pool_mib, 77);
+  EXPECT_EQ(r.loaded.config->frontend.allowed_origins, std::vector<std::string>{"http://a-b"});
+}
+
 TEST(CommandLine, WinsOverTheFileAndHasShortNamesForItsOwnSection) {
   const TempFile file(kPair);
   Outcome r =

@@ -129,6 +129,14 @@ TEST(Safetensors, RefusesEveryLie) {
   }
 }
 
+TEST(Safetensors, AGitLfsPointerIsNamed) {
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 15242880\n";
+  EXPECT_EQ(
+      refusal(pointer),
+      "m.safetensors: a git-lfs pointer instead of the weights; fetch them with: git lfs pull");
+}
+
 /// Truncated and randomly changed files end in an error or in views that lie inside the file.
 TEST(Safetensors, MutatedFilesNeverReachOutside) {
   const std::string good = file_of(kGood, 40);
