@@ -466,11 +466,11 @@ class TestTest(unittest.TestCase):
             shutil.copy(ROOT / file, self.root / file)
         (self.root / "cmake").mkdir()
         for name in ("debian-packages", "pypi-requirements", "pypi-requirements-cuda", "pypi-requirements-python",
-                     "pypi-requirements-sdist", "pypi-requirements-xgrammar"):
+                     "pypi-requirements-gateway", "pypi-requirements-sdist", "pypi-requirements-xgrammar"):
             (self.root / "cmake" / f"{name}.txt").touch()
         nothing = hashlib.sha256(b"").hexdigest()
         for name, stamp in (("torch", f"layout 2, {nothing}"), ("python", nothing), ("xgrammar", f"layout 1, {nothing}"),
-                            ("flashinfer", nothing)):
+                            ("gateway", nothing), ("flashinfer", nothing)):
             (self.root / ".deps" / name).mkdir(parents=True)
             (self.root / ".deps" / name / "stamp").write_text(stamp + "\n")
         bin_ = self.root / "bin"
