@@ -27,7 +27,7 @@ FrontendLoop::FrontendLoop(LoopOptions options, std::vector<LinkOptions> models,
       http_(http),
       jobs_(jobs),
       facts_(facts),
-      meter_(options_.keys->keys()->all()),
+      meter_(options_.keys->meter()),
       writer_(options_.writer),
       seeds_(std::random_device{}() ^ options_.identity.incarnation),
       tracer_(options_.trace_dir, options_.identity.name),
@@ -162,6 +162,10 @@ void FrontendLoop::each_second() {
           "replies find no room in the journal: they would end with this process (said once; "
           "baton_replies_unkept_total counts them)");
     unkept_ = options_.journal->lost();
+  }
+  const bool rendering = facts_.rendering.load() > 0;
+  if (heap_.due(facts_.large_bytes.load(), rendering, open_count(), now_) && options_.trim_heap) {
+    options_.trim_heap();
   }
   if (options_.each_second) options_.each_second();
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "frontend/core/generation.h"
+#include "frontend/core/heap_trim.h"
 #include "frontend/core/metrics.h"
 #include "frontend/core/rendered_reply.h"
 #include "frontend/core/request_explainer.h"
@@ -62,6 +63,8 @@ struct LoopOptions {
   LateModels* late = nullptr;
   /// Called about once a second: looks after the twin.
   std::function<void()> each_second = {};
+  /// Gives the heap's free memory back to the kernel, on some thread.
+  std::function<void()> trim_heap = {};
 };
 
 /// Owns what every request needs on its way back; lives on one thread.
@@ -194,9 +197,10 @@ class FrontendLoop {
   void forget(Replies::iterator at);
   HttpReply live_reply(const Job& job, const LiveRequest& request);
   Health health_of(const ModelLink& link) const;
+  Health model_health(const ModelLink& link) const;  // whatever else is wrong with this process
   Health health(HealthOf asked = HealthOf::able) const;
   HttpReply health_reply(const LiveRequest& request) const;
-  std::string exposed_metrics() const;
+  std::string exposed_metrics(const ClientConnection& scrape) const;
   HttpReply page_reply(const Job& job, const LiveRequest& request);
   IndexFacts index_facts(const LiveRequest& request) const;
   MetricsView metrics_view(const ModelLink& link) const;
@@ -224,7 +228,7 @@ class FrontendLoop {
   HttpServers& http_;
   JobQueue& jobs_;
   SharedFacts& facts_;
-  KeyMeter meter_;
+  KeyMeter& meter_;
   StreamWriter writer_;
   std::vector<std::unique_ptr<ModelLink>> links_;
   std::mt19937_64 seeds_;
@@ -244,6 +248,7 @@ class FrontendLoop {
   std::optional<TimingRing> ring_;
   Tracer tracer_;
   RequestExplainer explainer_;
+  HeapTrim heap_;
   std::string record_;  // of the journal, while it is made
   std::vector<std::function<void()>> at_start_;  // what clients of a predecessor are owed at once
   std::set<std::string> ignored_fields_;  // those that the log has named; bounded

@@ -66,17 +66,18 @@ void FrontendLoop::handle(Job& job, LiveRequest& request) {
 
 void FrontendLoop::handle(Job& job, Watch& what) {
   ModelLink& link = *links_[what.model];
-  std::size_t watching = 0;
-  for (const auto& each : links_) watching += each->watchers.count();
+  std::vector<Watchers*> all;
+  for (const auto& each : links_) all.push_back(&each->watchers);
+  std::string owner = owner_name(job.frame.api_key, job.connection->peer);
   if (link.options.live == nullptr || drain_until_ != 0) {
     refuse(job, Status(ErrorCode::unavailable, "this front end shows no console at the moment"));
-  } else if (watching >= Watchers::kMost) {
+  } else if (!make_place(all, owner, now_)) {
     refuse(job, Status(ErrorCode::queue_full, "the console is watched by " +
                                                   std::to_string(Watchers::kMost) +
                                                   " already; close one"));
   } else {
     process_metrics().reply_sent(job.route, 200);
-    link.watchers.add(job.connection, std::move(stamped(job.frame)), now_);
+    link.watchers.add(job.connection, std::move(stamped(job.frame)), std::move(owner), now_);
   }
 }
 
@@ -224,12 +225,7 @@ bool FrontendLoop::admit_key(Job& job, const ParsedRequest& parsed,
       meter_.admit(slot, static_cast<std::uint32_t>(requests.size()), prompt_tokens, now_);
   job.frame.limits = meter_.headers(slot, now_);
   if (!answer.status.ok()) {
-    const bool later = answer.status.code() == ErrorCode::queue_full;
-    HttpError error = later ? http_error(429, answer.status.message(), "rate_limit_exceeded",
-                                         to_string(answer.limit))
-                            : http_error(answer.status);
-    if (later) error.retry_after_s = answer.retry_after_s;
-    refuse(job, std::move(error));
+    refuse(job, limit_error(answer));
     return false;
   }
   for (NewRequest& request : requests) {
@@ -246,14 +242,13 @@ void FrontendLoop::reload_keys() {
   }
   auto loaded = ApiKeys::load(options_.keys_file);
   Status status = loaded.status();
-  if (status.ok()) status = meter_.replace(loaded.value());
+  const std::size_t count = loaded.ok() ? loaded.value().all().size() : 0;
+  // Before the line that says so: a client that has read it may ask with a new key at once.
+  if (status.ok()) status = options_.keys->replace(std::move(loaded).value());
   if (!status.ok()) {
     spdlog::error("the API keys stay as they were: {}", status.message());
     return;
   }
-  const std::size_t count = loaded.value().all().size();
-  // Before the line that says so: whoever has read it may ask with a new key at once.
-  options_.keys->replace(std::move(loaded).value());
   spdlog::info("{} API keys were read again from {}", count, options_.keys_file);
 }
 

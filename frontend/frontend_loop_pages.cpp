@@ -31,7 +31,7 @@ std::size_t FrontendLoop::room() const {
 
 /// What waits for a model that cannot serve has its share, and leaves the others theirs.
 std::size_t FrontendLoop::share_left(const ModelLink& link) const {
-  if (links_.size() == 1 || health_of(link).ok) return options_.table.max_open;
+  if (links_.size() == 1 || model_health(link).ok) return options_.table.max_open;
   const std::size_t share = std::max<std::size_t>(1, options_.table.max_open / links_.size());
   return share - std::min(share, link.table.open_count());
 }
@@ -49,6 +49,11 @@ bool FrontendLoop::watched() const {
 }
 
 Health FrontendLoop::health_of(const ModelLink& link) const {
+  const Health accounting = judge_accounting(http_.counters().unowned_bytes);
+  return accounting.ok ? model_health(link) : accounting;
+}
+
+Health FrontendLoop::model_health(const ModelLink& link) const {
   return judge_model({link.fault(), link.options.no_workers}, link.table.scheduler(),
                      drain_until_ != 0, now_);
 }
@@ -79,9 +84,14 @@ HttpReply FrontendLoop::health_reply(const LiveRequest& request) const {
   return reply;
 }
 
-std::string FrontendLoop::exposed_metrics() const {
+/// What the scrape's own connection holds is left out: 0 means that nobody else is connected.
+std::string FrontendLoop::exposed_metrics(const ClientConnection& scrape) const {
   std::vector<std::string> texts;
-  for (const auto& link : links_) texts.push_back(link->metrics.expose(metrics_view(*link)));
+  for (const auto& link : links_) {
+    MetricsView view = metrics_view(*link);
+    view.http.held_bytes -= std::min(view.http.held_bytes, scrape.held.bytes());
+    texts.push_back(link->metrics.expose(view));
+  }
   return merge_metrics(texts);
 }
 
@@ -94,7 +104,7 @@ HttpReply FrontendLoop::live_reply(const Job& job, const LiveRequest& request) {
       return health_reply(request);
     case LiveRoute::metrics:
       reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
-      reply.body = exposed_metrics();
+      reply.body = exposed_metrics(*job.connection);
       break;
     case LiveRoute::page:
       return page_reply(job, request);

@@ -20,10 +20,10 @@
 #include "frontend/dialects/registry.h"
 #include "frontend/frontend_loop.h"
 #include "frontend/grammar/grammar_checker.h"
-#include "frontend/http/api_keys.h"
 #include "frontend/http/cors.h"
 #include "frontend/http/http_servers.h"
 #include "frontend/http/jobs.h"
+#include "frontend/http/key_meter.h"
 #include "frontend/http/routes.h"
 #include "frontend/http/server_events.h"
 #include "frontend/http/sse.h"
@@ -44,6 +44,7 @@ namespace baton {
 namespace {
 
 constexpr TimeNs kCollectorPatience = 10 * kSecond;  // of one POST of spans
+constexpr TimeNs kShrinkInterval = 10 * kSecond;     // of the journals' memory
 constexpr TimeNs kPredecessorEnds = 8 * kSecond;  // longer, and it is alive after all
 
 std::size_t connection_limit(std::size_t max_streams) {
@@ -110,7 +111,7 @@ std::size_t announced_port(const std::vector<Port>& ports) {
 }
 
 RouteOptions route_options(const FrontendConfig& config, const std::string& run_dir,
-                           ServedModels models, std::shared_ptr<const KeyBook> keys,
+                           ServedModels models, std::shared_ptr<KeyBook> keys,
                            Incarnation incarnation) {
   RouteOptions options;
   options.models = std::move(models);
@@ -454,8 +455,14 @@ int serve(const Config& config, SignalFd& signals) {
   const Status bound = http.bind(legacy ? legacy->take_listeners() : std::vector<UniqueFd>());
   if (!bound.ok()) return refuse(config, bound, 1);  // whoever has the port may leave it
   options.journal = estate.replies ? &*estate.replies : nullptr;
-  options.each_second = [&estate] {
+  options.trim_heap = [&pool] { pool.push("heap", 0, [] { malloc_trim(0); }); };
+  options.each_second = [&estate, shrink_at = now_ns()]() mutable {
     if (!estate.twin) return;
+    if (now_ns() - shrink_at >= kShrinkInterval) {
+      estate.replies->shrink();
+      estate.inputs->shrink();
+      shrink_at = now_ns();
+    }
     const Status status = estate.twin->look_after();
     if (!status.ok()) spdlog::error("no twin: {}", status.message());
   };
@@ -518,6 +525,8 @@ int serve(const Config& config, SignalFd& signals) {
 
 int main(int argc, char** argv) {
   mallopt(M_ARENA_MAX, 2);  // four threads would spread a few MiB over as many arenas
+  // Else it grows with what is freed, and the largest blocks of all come to lie in the heap.
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
   const baton::Loaded loaded = baton::load_config(baton::Program::frontend, argc, argv);
   if (!loaded.config) return loaded.exit_code;
   baton::start_process_log(*loaded.config, loaded.config->frontend.name);

@@ -60,7 +60,11 @@ std::vector<pid_t> TemplatePool::idle_pids() {
 
 bool TemplatePool::render(std::string request, const std::string& owner,
                           std::function<bool()> wanted, Done done) {
-  return tasks_.push(owner, {std::move(request), std::move(wanted), std::move(done)});
+  const auto pushed = tasks_.push(owner, {std::move(request), std::move(wanted), std::move(done)});
+  for (const Task& task : pushed.displaced) {
+    task.done(Status(ErrorCode::queue_full, kTooManyChats));
+  }
+  return pushed.taken;
 }
 
 // Starts processes until there are enough. They die with the thread that started them, which lives

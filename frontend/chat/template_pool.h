@@ -16,6 +16,9 @@
 
 namespace baton {
 
+inline constexpr const char* kTooManyChats =
+    "too many chats wait for the renderer of chat templates";
+
 /// Each thread renders with one process at a time. One more process has started already, so that a
 /// killed one is replaced at once; a keeper thread starts the next. Thread-safe.
 class TemplatePool {
@@ -47,8 +50,9 @@ class TemplatePool {
 
   /// Calls `done` on a thread of the pool once `request` was rendered, or could not be, or
   /// (cancelled) need not be since `wanted` said no, which is asked on that thread. Owners,
-  /// whatever names them, take turns. False when too many wait, or after stop(): `done` is then not
-  /// called.
+  /// whatever names them, take turns; a request that waits gives way to an owner with fewer, and
+  /// `done` then gets queue_full, on a thread that calls this. False when too many wait and no
+  /// owner has more, or after stop(): `done` is then not called.
   bool render(std::string request, const std::string& owner, std::function<bool()> wanted,
               Done done);
 

@@ -171,6 +171,13 @@ void Metrics::expose_process_gauges(std::string& out, const MetricsView& view) c
     single(out, name, "", "gauge", help, process_, value);
   };
   gauge("baton_connections", "Client connections.", static_cast<double>(view.http.open));
+  gauge("baton_held_request_bytes",
+        "Bytes of requests that clients' connections hold: of unfinished ones, of those that wait "
+        "for their turn, and of those that are being answered. The scrape's own are left out.",
+        static_cast<double>(view.http.held_bytes));
+  gauge("baton_unowned_request_bytes",
+        "Bytes among these that no connection has held for 10 s; above 0, GET /health fails.",
+        static_cast<double>(view.http.unowned_bytes));
   gauge("baton_write_queue_bytes", "Bytes that wait for clients to read.",
         static_cast<double>(view.queued_bytes));
   const ProcessUsage& process = view.process;
@@ -339,9 +346,10 @@ void Metrics::expose_keys(std::string& out, const std::vector<KeyUse>& keys) {
       line(out, name, "key=\"" + escaped(key.name) + "\"", std::to_string(value(key.totals)));
   };
   using Totals = KeyMeter::Totals;
-  each("baton_key_requests_total", "counter", "Requests that an API key was admitted with.",
+  each("baton_key_requests_total", "counter",
+       "Requests that the limits a minute of an API key let in, on every route that costs work.",
        [](const Totals& t) { return t.requests; });
-  each("baton_key_prompt_tokens_total", "counter", "Prompt tokens of these.",
+  each("baton_key_prompt_tokens_total", "counter", "Prompt tokens of those that generate.",
        [](const Totals& t) { return t.prompt_tokens; });
   each("baton_key_generation_tokens_total", "counter", "Tokens of an API key's replies.",
        [](const Totals& t) { return t.reply_tokens; });

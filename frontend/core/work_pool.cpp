@@ -12,17 +12,18 @@ constexpr int kNice = 5;
 
 }  // namespace
 
-WorkPool::WorkPool(Options options) : options_(options), tasks_(options.max_waiting) {
+WorkPool::WorkPool(Options options)
+    : options_(options), tasks_(options.max_waiting, options.max_bytes) {
   for (std::size_t i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { run(); });
 }
 
-bool WorkPool::push(const std::string& owner, std::size_t bytes, std::function<void()> work) {
-  if (bytes_.fetch_add(bytes) + bytes <= options_.max_bytes &&
-      tasks_.push(owner, {bytes, std::move(work)})) {
-    return true;
+bool WorkPool::push(const std::string& owner, std::size_t bytes, std::function<void()> work,
+                    std::function<void()> displaced) {
+  auto pushed = tasks_.push(owner, {bytes, std::move(work), std::move(displaced)}, bytes);
+  for (Task& task : pushed.displaced) {
+    if (task.displaced) task.displaced();
   }
-  bytes_.fetch_sub(bytes);
-  return false;
+  return pushed.taken;
 }
 
 void WorkPool::run() {
@@ -30,7 +31,8 @@ void WorkPool::run() {
   while (auto task = tasks_.pop()) {
     task->work();
     task->work = nullptr;
-    bytes_.fetch_sub(task->bytes);
+    task->displaced = nullptr;
+    tasks_.finished(task->bytes);
   }
 }
 

@@ -2,7 +2,6 @@
 // brought the work take turns.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <string>
@@ -28,8 +27,11 @@ class WorkPool {
   WorkPool& operator=(const WorkPool&) = delete;
 
   /// Runs `work`, which must not throw, on one of the threads. `bytes`: what it holds meanwhile.
-  /// False when too much waits, or after stop(): it is then not run.
-  bool push(const std::string& owner, std::size_t bytes, std::function<void()> work);
+  /// False when too much waits and no owner has more waiting, or after stop(): it is then not run.
+  /// Work that waits gives way to an owner with less: `displaced` is then called instead of it, on
+  /// any thread that pushes.
+  bool push(const std::string& owner, std::size_t bytes, std::function<void()> work,
+            std::function<void()> displaced = {});
 
   /// Ends the threads after what they are at. What still waits is dropped.
   void stop();
@@ -38,12 +40,12 @@ class WorkPool {
   struct Task {
     std::size_t bytes = 0;
     std::function<void()> work;
+    std::function<void()> displaced;
   };
   void run();
 
   const Options options_;
   FairQueue<Task> tasks_;
-  std::atomic<std::size_t> bytes_{0};
   std::vector<std::thread> threads_;
 };
 

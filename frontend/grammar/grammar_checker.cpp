@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 namespace baton {
@@ -45,18 +46,27 @@ void GrammarChecker::stop() {
 bool GrammarChecker::check(GrammarKind kind, const std::string& text, const std::string& owner,
                            std::function<bool()> wanted, Done done) {
   std::string frame = grammar_frame(kind, text);
-  Status found;
+  std::optional<Status> found;
   {
     const std::lock_guard lock(mutex_);
     const auto known = index_.find(frame);
-    if (known == index_.end()) {
-      return quick_.push(owner, {std::move(frame), owner, std::move(wanted), std::move(done)});
+    if (known != index_.end()) {
+      known_.splice(known_.begin(), known_, known->second);
+      found = known->second->status;
     }
-    known_.splice(known_.begin(), known_, known->second);
-    found = known->second->status;
   }
-  done(found);
+  if (!found) return push(quick_, {std::move(frame), owner, std::move(wanted), std::move(done)});
+  done(*found);
   return true;
+}
+
+bool GrammarChecker::push(Queue& queue, Task task) {
+  const std::string owner = task.owner;
+  const auto pushed = queue.push(owner, std::move(task));
+  for (const Task& one : pushed.displaced) {
+    one.done(Status(ErrorCode::queue_full, kTooManyGrammars));
+  }
+  return pushed.taken;
 }
 
 void GrammarChecker::work(Queue& queue, TimeNs cpu) {
@@ -72,8 +82,7 @@ void GrammarChecker::work(Queue& queue, TimeNs cpu) {
     if (status.code() == ErrorCode::deadline_exceeded) {
       if (!last) {
         const Done done = task->done;
-        const std::string owner = task->owner;
-        if (slow_.push(owner, std::move(*task))) continue;
+        if (push(slow_, std::move(*task))) continue;
         done(Status(ErrorCode::queue_full,
                     "too many requests wait for grammars that take long to compile"));
         continue;

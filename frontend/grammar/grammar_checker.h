@@ -24,6 +24,9 @@
 
 namespace baton {
 
+inline constexpr const char* kTooManyGrammars =
+    "too many requests wait for their grammars to be checked";
+
 /// Thread-safe.
 class GrammarChecker {
  public:
@@ -53,8 +56,9 @@ class GrammarChecker {
   /// Calls `done`: with ok if the grammar can be served, with invalid_argument and the reason if
   /// not, with unavailable where nobody can say, with cancelled once `wanted` (which must be quick,
   /// and is asked on other threads) said no. On this thread if it was asked before, else on one of
-  /// the checker's. Owners, whatever names them, take turns. False when too many wait, or after
-  /// stop(): `done` is then not called.
+  /// the checker's. Owners, whatever names them, take turns; a grammar that waits gives way to an
+  /// owner with fewer, and `done` then gets queue_full. False when too many wait and no owner has
+  /// more, or after stop(): `done` is then not called.
   bool check(GrammarKind kind, const std::string& text, const std::string& owner,
              std::function<bool()> wanted, Done done);
 
@@ -75,6 +79,7 @@ class GrammarChecker {
     Status status;
   };
 
+  bool push(Queue& queue, Task task);
   void work(Queue& queue, TimeNs cpu);
   Status ask(Process& process, const Task& task, TimeNs cpu);
   Status start(Process& process, TimeNs cpu);

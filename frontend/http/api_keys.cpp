@@ -1,14 +1,18 @@
 #include "frontend/http/api_keys.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <set>
 
 #include "configs/yaml_list.h"
+#include "ipc/process.h"
 
 namespace baton {
 namespace {
@@ -200,12 +204,20 @@ Result<ApiKeys> ApiKeys::parse(const std::string& text, const std::string& file)
 }
 
 Result<ApiKeys> ApiKeys::load(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file.is_open()) return invalid(path + ": cannot be read");
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat facts {};
+  if (!fd || ::fstat(fd.get(), &facts) != 0) return invalid(path + ": cannot be read");
+  if (!S_ISREG(facts.st_mode)) return invalid(path + ": is no file");
+  // Its writer decides who may use the API.
+  if ((facts.st_mode & S_IWOTH) != 0)
+    return invalid(path + ": every user may write it; run chmod o-w on it");
   std::string text(kMaxFileBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad()) return invalid(path + ": cannot be read");
-  text.resize(static_cast<std::size_t>(file.gcount()));
+  std::size_t size = 0;
+  for (ssize_t n = 1; n > 0 && size < text.size(); size += static_cast<std::size_t>(n)) {
+    n = ::read(fd.get(), text.data() + size, text.size() - size);
+    if (n < 0) return invalid(path + ": cannot be read");
+  }
+  text.resize(size);
   if (text.size() > kMaxFileBytes) return invalid(path + ": larger than 1 MiB");
   return parse(text, path);
 }

@@ -4,8 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -58,26 +56,6 @@ class ApiKeys {
 
  private:
   std::vector<ApiKey> keys_;
-};
-
-/// The keys in force. Thread-safe.
-class KeyBook {
- public:
-  explicit KeyBook(ApiKeys keys = {}) : keys_(std::make_shared<const ApiKeys>(std::move(keys))) {}
-
-  std::shared_ptr<const ApiKeys> keys() const {
-    const std::lock_guard lock(mutex_);
-    return keys_;
-  }
-  void replace(ApiKeys keys) {
-    auto fresh = std::make_shared<const ApiKeys>(std::move(keys));
-    const std::lock_guard lock(mutex_);
-    keys_.swap(fresh);
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::shared_ptr<const ApiKeys> keys_;
 };
 
 }  // namespace baton

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "frontend/http/byte_ledger.h"
 #include "frontend/http/http_framing.h"
 #include "frontend/succession/input_journal.h"
 #include "ipc/process.h"
@@ -27,12 +29,6 @@ enum class ConnectionPhase : std::uint8_t {
   closing,   // nothing more will be read or written
 };
 
-/// What all connections of one address hold together.
-struct PeerUse {
-  std::atomic<std::size_t> connections{0};
-  std::atomic<std::size_t> bytes{0};  // of requests that are not whole yet, or wait for their turn
-};
-
 class ClientConnection {
  public:
   ClientConnection(std::uint64_t id, UniqueFd fd, const FramingLimits& limits, TimeNs now)
@@ -43,7 +39,6 @@ class ClientConnection {
   std::string address = "?";  // the whole of it and the port, for the log
   bool local = false;         // the port listens on the loopback alone
   std::shared_ptr<PeerUse> use = std::make_shared<PeerUse>();
-  std::atomic<std::size_t>* all_bytes = nullptr;  // likewise of all connections; may be null
   /// Has what waits in the backlog read; the phase is then `resuming`.
   std::function<void(const std::shared_ptr<ClientConnection>&)> resume = {};
 
@@ -56,11 +51,8 @@ class ClientConnection {
   /// needed. Only one caller gets true, and owes a reply.
   bool begin_reply(TimeNs now) {
     since_.store(now, std::memory_order_relaxed);
-    for (const auto from : {ConnectionPhase::reading, ConnectionPhase::resuming}) {
-      auto expected = from;
-      if (phase_.compare_exchange_strong(expected, ConnectionPhase::replying)) return true;
-    }
-    return false;
+    return change_phase(ConnectionPhase::reading, ConnectionPhase::replying) ||
+           change_phase(ConnectionPhase::resuming, ConnectionPhase::replying);
   }
 
   /// What it has sent beyond this is never read; a reply that says so, and closes, is owed.
@@ -68,6 +60,7 @@ class ClientConnection {
     const std::lock_guard lock(input);
     refused = true;
     begin_reply(since());
+    recount();
   }
 
   enum class Turn : std::uint8_t { read, resume, close };
@@ -78,24 +71,34 @@ class ClientConnection {
     since_.store(now, std::memory_order_relaxed);
     if (phase() != ConnectionPhase::replying || refused) return Turn::close;
     if (backlog.empty() && (lost || ended)) return Turn::close;
+    const Turn turn = backlog.empty() ? Turn::read : Turn::resume;
+    // Another thread may have cut it off meanwhile.
+    if (!change_phase(ConnectionPhase::replying,
+                      turn == Turn::read ? ConnectionPhase::reading : ConnectionPhase::resuming)) {
+      return Turn::close;
+    }
     kept.answered(request_bytes, put);
     recount();
-    const Turn turn = backlog.empty() ? Turn::read : Turn::resume;
-    phase_.store(turn == Turn::read ? ConnectionPhase::reading : ConnectionPhase::resuming,
-                 std::memory_order_release);
     return turn;
   }
-  /// Called when `kept` holds less. `input` held.
+  /// Called when it holds more or less. `input` held.
   void recount() {
-    const std::size_t now = std::max(reader.held() + backlog.size(), kept.size());
-    const std::size_t before = held.exchange(now, std::memory_order_relaxed);
-    use->bytes.fetch_add(now - before, std::memory_order_relaxed);
-    if (all_bytes != nullptr) all_bytes->fetch_add(now - before, std::memory_order_relaxed);
+    held.set(phase() == ConnectionPhase::closing
+                 ? 0
+                 : std::max(reader.held() + backlog.size(), kept.size()));
+  }
+  /// Phase closing: nothing of it will be read or answered any more, and its memory is given back.
+  void release() {
+    const std::lock_guard lock(input);
+    reader.reset();
+    free_memory(backlog);
+    kept.drop();
+    held.set(0);
   }
   /// What waited is read, and is no whole request yet. `input` held.
   void await_more(TimeNs now) {
     since_.store(now, std::memory_order_relaxed);
-    phase_.store(ConnectionPhase::reading, std::memory_order_release);
+    change_phase(ConnectionPhase::resuming, ConnectionPhase::reading);
   }
   /// Any thread: no more requests.
   void begin_closing(TimeNs now) {
@@ -117,7 +120,7 @@ class ClientConnection {
   // the backlog hold; HTTP/1.<minor> of the last whole one.
   std::atomic<TimeNs> request_began{0};
   std::atomic<bool> in_body{false};
-  std::atomic<std::size_t> held{0};
+  ByteCharge held;
   std::atomic<int> minor{1};
 
   /// Loop: bytes that it was ever sent, or that wait to be.
@@ -136,6 +139,10 @@ class ClientConnection {
   std::size_t discarded = 0;  // bytes that nobody read
 
  private:
+  bool change_phase(ConnectionPhase from, ConnectionPhase to) {
+    return phase_.compare_exchange_strong(from, to);
+  }
+
   const std::uint64_t id_;
   const UniqueFd fd_;
   std::atomic<TimeNs> since_;

@@ -1,6 +1,8 @@
 #include "frontend/http/console.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <map>
 #include <random>
 #include <utility>
 
@@ -79,7 +81,7 @@ ParseOutcome ended_request(const std::string& run_dir, std::string_view id) {
 }
 
 void Watchers::add(const std::shared_ptr<ClientConnection>& connection, ReplyFrame frame,
-                   TimeNs now) {
+                   std::string owner, TimeNs now) {
   frame.keep_alive = false;
   const HttpHeaders headers = {{"X-Content-Type-Options", "nosniff"}};
   const std::string head = format_stream_head(headers, frame);
@@ -90,29 +92,60 @@ void Watchers::add(const std::shared_ptr<ClientConnection>& connection, ReplyFra
   // A successor cannot go on with it: the page connects anew.
   connection->kept.reply_unkept();
   writer_.send(connection->id(), head + chunk(kSseKeepAlive, frame), now);
-  watching_.emplace(connection->id(), std::move(frame));
+  watching_.emplace(connection->id(), Watcher{std::move(frame), std::move(owner)});
 }
 
 void Watchers::tell(std::string_view line, TimeNs now) {
   const std::string event = sse_event(line);
-  for (const auto& [connection, frame] : watching_) {
-    if (writer_.queued(connection) == 0) writer_.send(connection, chunk(event, frame), now);
+  for (const auto& [connection, watcher] : watching_) {
+    if (writer_.queued(connection) != 0) continue;
+    writer_.send(connection, chunk(event, watcher.frame), now);
   }
 }
 
 bool Watchers::probe(std::uint64_t connection, TimeNs now) {
   const auto at = watching_.find(connection);
   if (at == watching_.end()) return false;
-  writer_.send(connection, chunk(kSseKeepAlive, at->second), now);
+  writer_.send(connection, chunk(kSseKeepAlive, at->second.frame), now);
   return true;
 }
 
 void Watchers::end_all(TimeNs now) {
-  for (const auto& [connection, frame] : std::exchange(watching_, {})) {
-    std::string end;
-    append_last_chunk(end, frame);
-    writer_.finish(connection, end, false, now);
+  for (const auto& [connection, watcher] : std::exchange(watching_, {})) {
+    end(connection, watcher.frame, now);
   }
+}
+
+void Watchers::end(std::uint64_t connection, const ReplyFrame& frame, TimeNs now) {
+  std::string last;
+  append_last_chunk(last, frame);
+  writer_.finish(connection, last, false, now);
+}
+
+bool make_place(const std::vector<Watchers*>& all, const std::string& owner, TimeNs now) {
+  std::size_t watching = 0;
+  std::map<std::string, std::size_t> places;
+  for (const Watchers* each : all) {
+    watching += each->count();
+    for (const auto& [connection, watcher] : each->watching_) ++places[watcher.owner];
+  }
+  if (watching < Watchers::kMost) return true;
+  const auto most =
+      std::max_element(places.begin(), places.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most->second <= places[owner] + 1) return false;
+  Watchers* of = nullptr;
+  std::uint64_t oldest = 0;
+  for (Watchers* each : all) {
+    for (const auto& [connection, watcher] : each->watching_) {
+      if (watcher.owner != most->first || (of != nullptr && connection > oldest)) continue;
+      of = each;
+      oldest = connection;
+    }
+  }
+  const auto given_up = of->watching_.extract(oldest);
+  of->end(oldest, given_up.mapped().frame, now);
+  return true;
 }
 
 }  // namespace baton

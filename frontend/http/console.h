@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <vector>
 
 #include "frontend/core/served_model.h"
 #include "frontend/http/client_connection.h"
@@ -38,8 +40,9 @@ class Watchers {
 
   std::size_t count() const { return watching_.size(); }
   bool empty() const { return watching_.empty(); }
-  /// Sends the head; the writer knows the connection already.
-  void add(const std::shared_ptr<ClientConnection>& connection, ReplyFrame frame, TimeNs now);
+  /// Sends the head; the writer knows the connection already. `owner`: as owner_name() says.
+  void add(const std::shared_ptr<ClientConnection>& connection, ReplyFrame frame, std::string owner,
+           TimeNs now);
   /// `line` is JSON without a line break. A watcher who has not read the last one yet misses it.
   void tell(std::string_view line, TimeNs now);
   /// To one whose client sends nothing more: does it still read? False: it is no watcher.
@@ -50,8 +53,19 @@ class Watchers {
   void end_all(TimeNs now);
 
  private:
+  friend bool make_place(const std::vector<Watchers*>& all, const std::string& owner, TimeNs now);
+  struct Watcher {
+    ReplyFrame frame;
+    std::string owner;
+  };
+  void end(std::uint64_t connection, const ReplyFrame& frame, TimeNs now);
+
   StreamWriter& writer_;
-  std::unordered_map<std::uint64_t, ReplyFrame> watching_;  // by connection
+  std::map<std::uint64_t, Watcher> watching_;  // by connection, the oldest first
 };
+
+/// A place for a watcher of `owner` among kMost of `all`. Where all are taken, the owner with most
+/// of them loses its oldest stream. False: none has more than `owner` would have.
+bool make_place(const std::vector<Watchers*>& all, const std::string& owner, TimeNs now);
 
 }  // namespace baton

@@ -40,6 +40,13 @@ Health judge_model(const ModelSetup& setup, const SchedulerView& view, bool drai
   return judged;
 }
 
+Health judge_accounting(std::size_t unowned_bytes) {
+  if (unowned_bytes == 0) return {true, "ok", ""};
+  return {false, "leaking",
+          "unfinished requests: " + std::to_string(unowned_bytes) +
+              " bytes are counted that no connection holds; restart this front end"};
+}
+
 std::string health_body(const Health& health, const SchedulerView& view, const std::string& model,
                         const std::string& version) {
   return "{\"status\":" + json_string(health.status) + ",\"reason\":" + json_string(health.reason) +

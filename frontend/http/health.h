@@ -1,6 +1,7 @@
 // Is this front end able to serve? Judged by progress, not by a pulse. Pure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,7 +18,8 @@ struct HealthLimits {
 
 struct Health {
   bool ok = false;
-  std::string status;  // ok, loading, draining, stuck, no_scheduler, cannot_load, no_workers
+  std::string
+      status;  // ok, loading, draining, stuck, no_scheduler, cannot_load, no_workers, leaking
   std::string reason;  // a sentence for a person
   bool lasting = false;  // it cannot serve, and will not until somebody mends something
 };
@@ -33,6 +35,9 @@ struct ModelSetup {
 };
 /// The same, of one of several models.
 Health judge_model(const ModelSetup& setup, const SchedulerView& view, bool draining, TimeNs now);
+/// Of the process: fails when its accounting of clients' bytes is wrong, since it would refuse
+/// requests for bytes that nobody holds. `unowned_bytes`: HttpServerCounters::unowned_bytes.
+Health judge_accounting(std::size_t unowned_bytes);
 /// The body of GET /health.
 std::string health_body(const Health& health, const SchedulerView& view, const std::string& model,
                         const std::string& version);

@@ -133,8 +133,8 @@ std::string_view HttpRequest::path() const {
 bool RequestReader::fail(int status, const char* code, std::string message) {
   state_ = State::failed;
   fault_ = {status, code, std::move(message)};
-  head_ = {};
-  request_.body = {};
+  free_memory(head_);
+  free_memory(request_.body);
   return false;
 }
 
@@ -155,8 +155,13 @@ bool RequestReader::take_expectation() {
 
 HttpRequest RequestReader::take() {
   HttpRequest request = std::move(request_);
-  *this = RequestReader(limits_);
+  reset();
   return request;
+}
+
+void RequestReader::reset() {
+  RequestReader fresh(limits_);
+  std::swap(*this, fresh);
 }
 
 std::size_t RequestReader::feed_head(std::string_view bytes) {
@@ -185,8 +190,9 @@ std::size_t RequestReader::feed_head(std::string_view bytes) {
   head_.resize(end + 2);
   if (parse_head() && check_framing()) {
     state_ = chunked_ || remaining_ > 0 ? State::body : State::done;
+    head_bytes_ = head_.size();
   }
-  head_ = {};
+  free_memory(head_);
   return taken;
 }
 

@@ -32,6 +32,9 @@ struct HttpRequest {
 /// thing.
 std::string host_of(std::string_view authority);
 
+/// An assignment would keep the memory for the next text.
+inline void free_memory(std::string& text) { std::string().swap(text); }
+
 struct FramingLimits {
   std::size_t max_head_bytes = 32 * 1024;
   std::size_t max_headers = 100;
@@ -62,7 +65,9 @@ class RequestReader {
   /// True when some byte of a request has arrived.
   bool started() const { return state_ != State::head || !head_.empty(); }
   /// Bytes held for the request at hand.
-  std::size_t held() const { return head_.size() + request_.body.size(); }
+  std::size_t held() const { return head_.size() + head_bytes_ + request_.body.size(); }
+  /// Starts over, and gives its memory back.
+  void reset();
 
   /// State done: the request; the reader starts over.
   HttpRequest take();
@@ -92,6 +97,7 @@ class RequestReader {
   HttpRequest request_;
   FramingFault fault_;
   std::string head_;
+  std::size_t head_bytes_ = 0;  // of the head that request_ has
   std::size_t remaining_ = 0;  // of the body, or of the chunk
   bool chunked_ = false;
   bool expectation_ = false;

@@ -51,6 +51,8 @@ HttpServerCounters HttpServers::counters() const {
     sum.open += one.open;
     sum.evicted += one.evicted;
     sum.timed_out += one.timed_out;
+    sum.held_bytes += one.held_bytes;
+    sum.unowned_bytes += one.unowned_bytes;
   }
   return sum;
 }

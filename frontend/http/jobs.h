@@ -59,6 +59,11 @@ struct Watch {
 /// Job::route of a request that no route took.
 inline constexpr const char* kNoRoute = "none";
 
+/// The caller that shares are counted for: its API key (-1: none is wanted), or its address.
+inline std::string owner_name(std::int32_t api_key, const std::string& peer) {
+  return api_key < 0 ? peer : "key " + std::to_string(api_key);
+}
+
 struct Job {
   std::shared_ptr<ClientConnection> connection;
   ReplyFrame frame;

@@ -78,6 +78,7 @@ KeyMeter::KeyMeter(std::vector<ApiKey> keys) : keys_(std::move(keys)), used_(key
 }
 
 Status KeyMeter::replace(ApiKeys& keys) {
+  const std::lock_guard lock(mutex_);
   const auto fresh = std::count_if(keys.all().begin(), keys.all().end(),
                                    [&](const ApiKey& key) { return !by_name_.contains(key.name); });
   if (keys_.size() + static_cast<std::size_t>(fresh) > kMaxKeySlots) {
@@ -103,47 +104,78 @@ Status KeyMeter::replace(ApiKeys& keys) {
   return {};
 }
 
-KeyAnswer KeyMeter::admit(std::size_t slot, std::uint32_t streams, std::uint32_t prompt_tokens,
-                          TimeNs now) {
+KeyAnswer KeyMeter::refuse(std::size_t slot, KeyLimit limit, Status status,
+                           std::uint32_t retry_after_s) {
+  ++used_[slot].totals.refused[static_cast<std::size_t>(limit)];
+  return {std::move(status), limit, retry_after_s};
+}
+
+KeyAnswer KeyMeter::refuse_used_up(std::size_t slot, KeyLimit limit, std::uint32_t size,
+                                   double level) {
+  return refuse(slot, limit,
+                Status(ErrorCode::queue_full, "this API key has used its " + std::to_string(size) +
+                                                  " " + to_string(limit) + "; try again later"),
+                until_one(level, size));
+}
+
+KeyAnswer KeyMeter::begin(std::size_t slot, TimeNs now) {
+  const std::lock_guard lock(mutex_);
   const ApiKey& key = keys_[slot];
   Used& used = used_[slot];
-  const auto refuse = [&](KeyLimit limit, Status status, std::uint32_t retry_after_s) {
-    ++used.totals.refused[static_cast<std::size_t>(limit)];
-    return KeyAnswer{std::move(status), limit, retry_after_s};
-  };
+  for (const auto& [limit, size, bucket] :
+       {std::tuple(KeyLimit::requests_per_minute, key.requests_per_minute, &used.requests),
+        std::tuple(KeyLimit::tokens_per_minute, key.tokens_per_minute, &used.tokens)}) {
+    if (size == 0 || bucket->at(size, now) >= 1) continue;
+    return refuse_used_up(slot, limit, size, bucket->level);
+  }
+  if (key.requests_per_minute != 0) used.requests.level -= 1;
+  ++used.totals.requests;
+  return {};
+}
+
+KeyAnswer KeyMeter::admit(std::size_t slot, std::uint32_t streams, std::uint32_t prompt_tokens,
+                          TimeNs now) {
+  const std::lock_guard lock(mutex_);
+  const ApiKey& key = keys_[slot];
+  Used& used = used_[slot];
   if (key.streams != 0 && streams > key.streams) {
     return refuse(
-        KeyLimit::streams,
+        slot, KeyLimit::streams,
         invalid("this request asks for " + std::to_string(streams) +
                 " choices; this API key may have " + std::to_string(key.streams) + " (streams)"),
         0);
   }
   if (key.streams != 0 && used.totals.streams + streams > key.streams) {
-    return refuse(KeyLimit::streams,
+    return refuse(slot, KeyLimit::streams,
                   Status(ErrorCode::queue_full,
                          "this API key has " + std::to_string(used.totals.streams) + " of its " +
                              std::to_string(key.streams) + " streams open; try again later"),
                   1);
   }
-  const auto used_up = [](std::uint32_t size, KeyLimit limit) {
-    return Status(ErrorCode::queue_full, "this API key has used its " + std::to_string(size) + " " +
-                                             to_string(limit) + "; try again later");
-  };
-  for (const auto& [limit, size, bucket] :
-       {std::tuple(KeyLimit::requests_per_minute, key.requests_per_minute, &used.requests),
-        std::tuple(KeyLimit::tokens_per_minute, key.tokens_per_minute, &used.tokens)}) {
-    if (size == 0 || bucket->at(size, now) >= 1) continue;
-    return refuse(limit, used_up(size, limit), until_one(bucket->level, size));
+  if (key.tokens_per_minute != 0) {
+    const double level = used.tokens.at(key.tokens_per_minute, now);
+    if (level < 1) {
+      return refuse_used_up(slot, KeyLimit::tokens_per_minute, key.tokens_per_minute, level);
+    }
+    used.tokens.level -= prompt_tokens;
   }
-  if (key.requests_per_minute != 0) used.requests.level -= 1;
-  if (key.tokens_per_minute != 0) used.tokens.level -= prompt_tokens;
   used.totals.streams += streams;
-  ++used.totals.requests;
   used.totals.prompt_tokens += prompt_tokens;
   return {};
 }
 
+void KeyMeter::inherit(std::size_t slot, std::uint32_t streams) {
+  const std::lock_guard lock(mutex_);
+  used_[slot].totals.streams += streams;
+}
+
+void KeyMeter::release(std::size_t slot, std::uint32_t streams) {
+  const std::lock_guard lock(mutex_);
+  used_[slot].totals.streams -= streams;
+}
+
 void KeyMeter::charge(std::size_t slot, std::uint32_t tokens, TimeNs now) {
+  const std::lock_guard lock(mutex_);
   Used& used = used_[slot];
   used.totals.reply_tokens += tokens;
   const std::uint32_t size = keys_[slot].tokens_per_minute;
@@ -152,7 +184,23 @@ void KeyMeter::charge(std::size_t slot, std::uint32_t tokens, TimeNs now) {
   used.tokens.level -= tokens;
 }
 
+ApiKey KeyMeter::key(std::size_t slot) const {
+  const std::lock_guard lock(mutex_);
+  return keys_[slot];
+}
+
+KeyMeter::Totals KeyMeter::totals(std::size_t slot) const {
+  const std::lock_guard lock(mutex_);
+  return used_[slot].totals;
+}
+
+std::vector<std::size_t> KeyMeter::slots() const {
+  const std::lock_guard lock(mutex_);
+  return slots_;
+}
+
 std::string KeyMeter::headers(std::size_t slot, TimeNs now) {
+  const std::lock_guard lock(mutex_);
   const ApiKey& key = keys_[slot];
   Used& used = used_[slot];
   std::string out;
@@ -165,6 +213,14 @@ std::string KeyMeter::headers(std::size_t slot, TimeNs now) {
     append_bucket(out, "tokens", level, key.tokens_per_minute);
   }
   return out;
+}
+
+HttpError limit_error(const KeyAnswer& answer) {
+  if (answer.status.code() != ErrorCode::queue_full) return http_error(answer.status);
+  HttpError error =
+      http_error(429, answer.status.message(), "rate_limit_exceeded", to_string(answer.limit));
+  error.retry_after_s = answer.retry_after_s;
+  return error;
 }
 
 }  // namespace baton

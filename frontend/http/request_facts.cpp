@@ -36,6 +36,13 @@ ReplyFrame reply_frame(const HttpRequest& request, const Dialect* dialect, const
   return frame;
 }
 
+std::optional<std::size_t> find_key(const HttpRequest& request, const ApiKeys& keys) {
+  const std::string* bearer = request.header("authorization");
+  const std::string* bare = request.header("x-api-key");
+  const auto key = bearer == nullptr ? std::nullopt : keys.find(*bearer);
+  return key || bare == nullptr ? key : keys.find_secret(*bare);
+}
+
 std::optional<std::string> query_value(const HttpRequest& request, std::string_view key) {
   std::string_view query = request.target;
   query.remove_prefix(std::min(request.path().size() + 1, query.size()));

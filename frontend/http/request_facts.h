@@ -2,6 +2,7 @@
 // the same when a request is read and when a successor reads it again. Pure.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "frontend/core/dialect.h"
 #include "frontend/core/reply_facts.h"
+#include "frontend/http/api_keys.h"
 #include "frontend/http/cors.h"
 #include "frontend/http/http_framing.h"
 
@@ -33,6 +35,9 @@ ReplyFrame reply_frame(const HttpRequest& request, const Dialect* dialect, const
 
 /// What its traceparent and tracestate say; null if it has none, or none that is valid.
 std::shared_ptr<const TraceContext> trace_of(const HttpRequest& request);
+
+/// The slot of its key: of the Authorization header, or of the one that Anthropic's clients send.
+std::optional<std::size_t> find_key(const HttpRequest& request, const ApiKeys& keys);
 
 /// What the query has of `key`, decoded; nothing: it has no such key.
 std::optional<std::string> query_value(const HttpRequest& request, std::string_view key);

@@ -88,13 +88,13 @@ RequestIntake::Connection RequestIntake::admit(UniqueFd fd, const InputStart& st
   connection->put = start.written;
   name_peer(*connection);
   connection->local = options_.local;
-  connection->all_bytes = &partial_bytes_;
   connection->resume = [this](const Connection& c) { resume(c); };
   const std::lock_guard lock(mutex_);
   if (stopped_) return nullptr;
   std::shared_ptr<PeerUse>& known = peers_[connection->peer];
   if (known == nullptr) known = std::make_shared<PeerUse>();
   const std::shared_ptr<PeerUse> use = connection->use = known;
+  connection->held.enter(held_, use);
   ++use->connections;  // before others of it make room: its record must not be forgotten
   const std::size_t most = std::max<std::size_t>(1, share_of(options_.max_connections));
   const auto full = [&] { return connections_.size() >= options_.max_connections; };
@@ -110,8 +110,9 @@ RequestIntake::Connection RequestIntake::admit(UniqueFd fd, const InputStart& st
   return connection;
 }
 
-/// Mutex held.
-void RequestIntake::forget(const ClientConnection& connection) {
+/// Phase closing. Mutex held.
+void RequestIntake::forget(ClientConnection& connection) {
+  connection.release();
   connections_.erase(connection.id());
   if (--connection.use->connections == 0) peers_.erase(connection.peer);
 }
@@ -142,7 +143,7 @@ void RequestIntake::make_room(std::size_t wanted, const PeerUse* of) {
   for (const auto& [since, connection] : idle) {
     if (wanted == 0) return;
     if (has_unread(*connection)) continue;
-    shutdown(connection->fd(), SHUT_RDWR);  // whoever reads it sees the end
+    connection->cut_off(now_ns());  // whoever reads it sees the end
     forget(*connection);
     ++counters_.evicted;
     --wanted;
@@ -158,11 +159,9 @@ void RequestIntake::end(const Connection& connection) {
     over = phase == ConnectionPhase::reading || phase == ConnectionPhase::closing;
     if (over) {
       connection->begin_closing(now_ns());
-      connection->reader = RequestReader(options_.framing);
-      connection->backlog = {};
-      connection->recount();
     }
   }
+  if (over) connection->release();
   // Who is owed a reply stays among those that are counted; forget_ended() lets it go.
   const std::lock_guard lock(mutex_);
   if (over && connections_.contains(connection->id())) forget(*connection);
@@ -179,6 +178,7 @@ void RequestIntake::stop() {
 void RequestIntake::reap(TimeNs now) {
   const std::lock_guard lock(mutex_);
   forget_ended();
+  look_for_unowned(now);
   for (const auto& [id, connection] : connections_) {
     const TimeNs quiet = now - connection->since();
     const TimeNs began = connection->request_began.load(std::memory_order_relaxed);
@@ -210,7 +210,8 @@ void RequestIntake::reap(TimeNs now) {
         break;
     }
     if (late) {
-      connection->begin_closing(now);
+      // The time of one that is closing goes on: it shows whether it ever ends.
+      if (connection->phase() != ConnectionPhase::closing) connection->begin_closing(now);
       shutdown(connection->fd(), SHUT_RDWR);
     }
   }
@@ -220,7 +221,28 @@ HttpServerCounters RequestIntake::counters() const {
   const std::lock_guard lock(mutex_);
   HttpServerCounters counters = counters_;
   counters.open = connections_.size();
+  counters.held_bytes = held_->total();
   return counters;
+}
+
+/// Bytes of a connection that should be long gone are nobody's, too. Mutex held.
+void RequestIntake::look_for_unowned(TimeNs now) {
+  std::vector<const ByteCharge*> owned;
+  for (const auto& [id, connection] : connections_) {
+    const bool gone = connection->phase() == ConnectionPhase::closing &&
+                      now - connection->since() > options_.closing_timeout + kUnownedPatience;
+    if (!gone) owned.push_back(&connection->held);
+  }
+  const std::size_t unowned = held_->unowned(owned);
+  if (unowned == 0) {
+    unowned_since_ = 0;
+  } else if (unowned_since_ == 0) {
+    unowned_since_ = now;
+    unowned_least_ = unowned;
+  }
+  unowned_least_ = std::min(unowned_least_, unowned);
+  const bool lasts = unowned != 0 && now - unowned_since_ >= kUnownedPatience;
+  counters_.unowned_bytes = lasts ? unowned_least_ : 0;
 }
 
 // ------------------------------------------------------------------------------------- reading
@@ -323,12 +345,31 @@ void RequestIntake::inherit_answering(const Connection& connection, std::string_
 }
 
 void RequestIntake::resume(const Connection& connection) {
-  if (options_.pool == nullptr) {
-    resume_now(connection);
-  } else if (!options_.pool->push(connection->peer, 0,
-                                  [this, connection] { resume_now(connection); })) {
-    connection->cut_off(now_ns());
-  }
+  if (options_.pool == nullptr) return resume_now(connection);
+  const auto refuse = [this, connection] { refuse_turn(connection); };
+  const auto work = [this, connection] { resume_now(connection); };
+  if (!options_.pool->push(connection->peer, 0, work, refuse)) refuse();
+}
+
+/// No thread has time to read what came before its turn: the first request of it is told so, and
+/// the rest ends with the connection.
+void RequestIntake::refuse_turn(const Connection& connection) {
+  guarded(connection, [&] {
+    HttpRequest known;
+    {
+      const std::lock_guard lock(connection->input);
+      if (!connection->begin_reply(now_ns())) return;
+      const std::string bytes = std::exchange(connection->backlog, {});
+      connection->reader.feed(bytes);
+      known = connection->reader.take();
+      free_memory(known.body);
+      connection->refused = true;
+      discard(*connection, bytes.size());
+      connection->recount();
+    }
+    events_.refused(connection, known,
+                    {429, "queue_full", "too many requests wait to be read; try again later"});
+  });
 }
 
 void RequestIntake::resume_now(const Connection& connection) {
@@ -383,7 +424,7 @@ void RequestIntake::feed(const Connection& connection, std::string_view bytes, O
   connection->request_bytes = std::exchange(connection->taken, 0);
   connection->minor.store(outcome.request->minor, std::memory_order_relaxed);
   if (connection->refused) {
-    outcome.request->body = {};
+    free_memory(outcome.request->body);
     discard(*connection, bytes.size());  // nobody knows where a request begins in it
   } else if (connection->lost) {
     connection->backlog = bytes;  // what came before the gap
@@ -442,7 +483,7 @@ void RequestIntake::relieve(const ClientConnection& connection) {
   while (connection.use->bytes.load(std::memory_order_relaxed) > most) {
     if (!evict_one(connection.use.get())) break;
   }
-  while (partial_bytes_.load(std::memory_order_relaxed) > options_.max_partial_bytes) {
+  while (held_->total() > options_.max_partial_bytes) {
     if (!evict_one(nullptr)) break;
   }
 }
@@ -458,8 +499,7 @@ bool RequestIntake::evict_one(const PeerUse* of) {
       if (of != nullptr && connection->use.get() != of) continue;
       const TimeNs began = connection->request_began.load(std::memory_order_relaxed);
       const TimeNs age = now - (began == 0 ? connection->since() : began) + kMillisecond;
-      const double cost = static_cast<double>(connection->held.load(std::memory_order_relaxed)) *
-                          static_cast<double>(age);
+      const double cost = static_cast<double>(connection->held.bytes()) * static_cast<double>(age);
       if (cost <= most) continue;
       most = cost;
       chosen = connection;
@@ -478,13 +518,13 @@ bool RequestIntake::evict(const Connection& connection) {
       connection->lost = true;  // earlier requests of it are still answered
     } else if (connection->begin_reply(now_ns())) {
       known = connection->reader.take();
-      known.body = {};
+      free_memory(known.body);
       connection->refused = told = true;
       connection->request_began.store(0, std::memory_order_relaxed);
       connection->in_body.store(false, std::memory_order_relaxed);
     }
-    connection->reader = RequestReader(options_.framing);
-    connection->backlog = {};
+    connection->reader.reset();
+    free_memory(connection->backlog);
     connection->kept.drop();
     connection->recount();
   }

@@ -39,6 +39,9 @@ struct IntakeOptions {
   InputJournal* journal = nullptr;
 };
 
+/// Bytes that no connection owns for so long are a fault of the accounting.
+inline constexpr TimeNs kUnownedPatience = 10 * kSecond;
+
 /// What the server hands over besides routed requests, on whichever thread read them.
 struct HttpEvents {
   /// No route: `allowed` lists the methods that the path knows (empty: an unknown path).
@@ -61,6 +64,8 @@ struct HttpServerCounters {
   std::uint64_t open = 0;
   std::uint64_t evicted = 0;    // idle ones closed to make room, unfinished requests to make memory
   std::uint64_t timed_out = 0;  // too slow with a request
+  std::size_t held_bytes = 0;   // of requests that are not whole, wait, or are being answered
+  std::size_t unowned_bytes = 0;  // of those, counted for no connection: for kUnownedPatience now
 };
 
 /// Thread-safe.
@@ -109,10 +114,12 @@ class RequestIntake {
   void relieve(const ClientConnection& connection);
   bool evict_one(const PeerUse* of);
   bool evict(const Connection& connection);
+  void look_for_unowned(TimeNs now);
   void forget_ended();
   void make_room(std::size_t wanted, const PeerUse* of);
-  void forget(const ClientConnection& connection);
+  void forget(ClientConnection& connection);
   void resume_now(const Connection& connection);
+  void refuse_turn(const Connection& connection);
   template <typename Work>
   void guarded(const Connection& connection, Work work);
   std::size_t share_of(std::size_t all) const;
@@ -120,13 +127,15 @@ class RequestIntake {
   const IntakeOptions options_;
   const RouteTable routes_;
   const HttpEvents events_;
-  std::atomic<std::size_t> partial_bytes_{0};
+  const std::shared_ptr<ByteLedger> held_ = std::make_shared<ByteLedger>();
 
   mutable std::mutex
       mutex_;  // guards what follows; a connection's `input` may be taken while it is held
   std::unordered_map<std::uint64_t, Connection> connections_;
   std::unordered_map<std::string, std::shared_ptr<PeerUse>> peers_;
   HttpServerCounters counters_;
+  TimeNs unowned_since_ = 0;       // 0: every byte has an owner
+  std::size_t unowned_least_ = 0;  // since then
   bool stopped_ = false;
 };
 

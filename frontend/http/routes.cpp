@@ -143,7 +143,7 @@ bool Routes::worth_a_body(const ClientConnection& connection, const HttpRequest&
   if (id != nullptr && !valid_request_id(*id)) return false;
   if (refusal(connection, request)) return false;
   if (options_.keys->keys()->open()) return true;
-  return key_of(request).has_value();
+  return find_key(request, *options_.keys->keys()).has_value();
 }
 
 std::string Routes::new_request_id() {
@@ -153,22 +153,13 @@ std::string Routes::new_request_id() {
   return id;
 }
 
-/// Of the Authorization header, or of the one that Anthropic's clients send.
-std::optional<std::size_t> Routes::key_of(const HttpRequest& request) const {
-  const std::string* bearer = request.header("authorization");
-  const std::string* bare = request.header("x-api-key");
-  const std::shared_ptr<const ApiKeys> keys = options_.keys->keys();
-  const auto key = bearer == nullptr ? std::nullopt : keys->find(*bearer);
-  return key || bare == nullptr ? key : keys->find_secret(*bare);
-}
-
 /// False: the key is missing or wrong, and the reply that says so is on its way.
 bool Routes::check_key(const Connection& connection, const HttpRequest& request,
                        ReplyFrame* frame) {
   if (options_.keys->keys()->open()) return true;
   const bool given =
       request.header("authorization") != nullptr || request.header("x-api-key") != nullptr;
-  if (const auto key = key_of(request)) {
+  if (const auto key = find_key(request, *options_.keys->keys())) {
     frame->api_key = static_cast<std::int32_t>(*key);
     return true;
   }
@@ -185,6 +176,18 @@ bool Routes::check_key(const Connection& connection, const HttpRequest& request,
   whole.headers.emplace_back("WWW-Authenticate", "Bearer");
   frame->keep_alive = false;
   reply(connection, *frame, kNoRoute, std::move(whole));
+  return false;
+}
+
+bool Routes::begin_work(const Connection& connection, ReplyFrame& frame, const char* route) {
+  if (frame.api_key < 0) return true;
+  const auto slot = static_cast<std::size_t>(frame.api_key);
+  KeyMeter& meter = options_.keys->meter();
+  const TimeNs now = now_ns();
+  const KeyAnswer answer = meter.begin(slot, now);
+  frame.limits = meter.headers(slot, now);
+  if (answer.status.ok()) return true;
+  fail(connection, std::move(frame), route, limit_error(answer));
   return false;
 }
 
@@ -228,6 +231,7 @@ void Routes::generate(const Connection& connection, HttpRequest request, const P
                       ParseBody parse) {
   ReplyFrame frame;
   if (!frame_of(connection, request, place.dialect, &frame)) return;
+  if (!begin_work(connection, frame, place.route)) return;
   if (!options_.fault_text.empty() && request.body.find(options_.fault_text) != std::string::npos) {
     std::fprintf(stderr, "fault_text met: abort\n");
     std::abort();
@@ -263,8 +267,7 @@ void Routes::generate(const Connection& connection, HttpRequest request, const P
 }
 
 std::string Routes::owner_of(const Asker& asker) {
-  const std::int32_t key = asker.frame.api_key;
-  return key < 0 ? asker.connection->peer : "key " + std::to_string(key);
+  return owner_name(asker.frame.api_key, asker.connection->peer);
 }
 
 /// Off the threads that read requests: small ones must not wait for it.
@@ -275,11 +278,17 @@ void Routes::parse_elsewhere(Asker asker, std::string body, ReadBody read) {
     ReadBody read;
   };
   const std::size_t bytes = std::max(body.size(), kLargeBody);
+  facts_.large_bytes.fetch_add(bytes);
   const auto waiting =
       std::make_shared<Waiting>(Waiting{std::move(asker), std::move(body), std::move(read)});
   announce(waiting->asker);
   facts_.rendering.fetch_add(1);
-  const bool taken = helpers_.pool->push(owner_of(waiting->asker), bytes, [this, waiting] {
+  const auto refuse = [this, waiting] {
+    facts_.rendering.fetch_sub(1);
+    fail(waiting->asker.connection, std::move(waiting->asker.frame), waiting->asker.route,
+         http_error(Status(ErrorCode::queue_full, "too many large requests wait to be read")));
+  };
+  const auto work = [this, waiting] {
     const Connection connection = waiting->asker.connection;
     if (wanted_by(connection)()) {
       try {
@@ -291,11 +300,8 @@ void Routes::parse_elsewhere(Asker asker, std::string body, ReadBody read) {
       }
     }
     facts_.rendering.fetch_sub(1);
-  });
-  if (taken) return;
-  facts_.rendering.fetch_sub(1);
-  fail(waiting->asker.connection, std::move(waiting->asker.frame), waiting->asker.route,
-       http_error(Status(ErrorCode::queue_full, "too many large requests wait to be read")));
+  };
+  if (!helpers_.pool->push(owner_of(waiting->asker), bytes, work, refuse)) refuse();
 }
 
 void Routes::begin(Asker asker, ParseOutcome outcome) {
@@ -375,7 +381,7 @@ void Routes::check_grammar(Asker asker, ParsedRequest request) {
                       });
   if (taken) return;
   facts_.rendering.fetch_sub(1);
-  refuse(Status(ErrorCode::queue_full, "too many requests wait for their grammars to be checked"));
+  refuse(Status(ErrorCode::queue_full, kTooManyGrammars));
 }
 
 void Routes::render(Asker asker, std::unique_ptr<PendingChat> chat) {
@@ -390,23 +396,25 @@ void Routes::render(Asker asker, std::unique_ptr<PendingChat> chat) {
   announce(waiting->asker);
   facts_.rendering.fetch_add(1);
   TemplatePool* templates = served(waiting->asker)->helpers.templates;
-  const bool taken = templates != nullptr &&
-                     templates->render(request, owner, wanted_by(waiting->asker.connection),
-                                       [this, waiting](const Result<std::string>& rendered) {
-                                         const Connection connection = waiting->asker.connection;
-                                         const AtWork at_work(connection->kept);
-                                         if (rendered.ok())
-                                           waiting->asker.chat_text = rendered.value();
-                                         ParseOutcome outcome = waiting->chat->finish(
-                                             rendered, served(waiting->asker)->model);
-                                         begin(std::move(waiting->asker), std::move(outcome));
-                                         facts_.rendering.fetch_sub(1);
-                                       });
-  if (taken) return;
-  facts_.rendering.fetch_sub(1);
-  fail(waiting->asker.connection, std::move(waiting->asker.frame), waiting->asker.route,
-       http_error(Status(ErrorCode::queue_full,
-                         "too many chats wait for the renderer of chat templates")));
+  const auto refuse = [this, waiting] {
+    facts_.rendering.fetch_sub(1);
+    fail(waiting->asker.connection, std::move(waiting->asker.frame), waiting->asker.route,
+         http_error(Status(ErrorCode::queue_full, kTooManyChats)));
+  };
+  const auto done = [this, waiting, refuse](const Result<std::string>& rendered) {
+    // On a thread that may be at work on the request that displaced this one.
+    if (rendered.status().code() == ErrorCode::queue_full) return refuse();
+    const Connection connection = waiting->asker.connection;
+    const AtWork at_work(connection->kept);
+    if (rendered.ok()) waiting->asker.chat_text = rendered.value();
+    ParseOutcome outcome = waiting->chat->finish(rendered, served(waiting->asker)->model);
+    begin(std::move(waiting->asker), std::move(outcome));
+    facts_.rendering.fetch_sub(1);
+  };
+  if (templates == nullptr ||
+      !templates->render(request, owner, wanted_by(waiting->asker.connection), done)) {
+    refuse();
+  }
 }
 
 void Routes::live(const Connection& connection, const HttpRequest& request, const Place& place,
@@ -473,6 +481,7 @@ void Routes::console_request(const Connection& connection, const HttpRequest& re
     fail(connection, std::move(asker.frame), place.route, std::move(*error));
     return;
   }
+  if (!begin_work(connection, asker.frame, place.route)) return;
   const auto look = [this](Asker& /*asker*/, std::string_view id) {
     return ended_request(options_.run_dir, id);
   };

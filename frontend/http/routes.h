@@ -21,10 +21,10 @@
 #include "frontend/core/work_pool.h"
 #include "frontend/grammar/grammar_checker.h"
 #include "frontend/http/allowed_hosts.h"
-#include "frontend/http/api_keys.h"
 #include "frontend/http/cors.h"
 #include "frontend/http/http_server.h"
 #include "frontend/http/jobs.h"
+#include "frontend/http/key_meter.h"
 #include "frontend/http/request_facts.h"
 #include "ipc/types.h"
 
@@ -37,6 +37,7 @@ struct SharedFacts {
   std::atomic<bool> draining{false};
   std::atomic<std::uint32_t> rendering{
       0};  // requests that a renderer, or a checker of grammars, has
+  std::atomic<std::uint64_t> large_bytes{0};  // of large requests, since the start
 };
 
 struct RouteOptions {
@@ -45,7 +46,7 @@ struct RouteOptions {
   TimeNs max_timeout = 3600 * kSecond;
   std::uint32_t max_streams = 4096;  // choices that the loop takes at once
   /// open(): everybody is served, which never changes. The keys may.
-  std::shared_ptr<const KeyBook> keys = std::make_shared<const KeyBook>();
+  std::shared_ptr<KeyBook> keys = std::make_shared<KeyBook>();
   AllowedHosts hosts;                // under which names clients may ask
   Cors cors;                         // what pages of other origins may read
   bool strict_fields = false;        // likewise zero_bytes: as in RequestContext
@@ -141,7 +142,9 @@ class Routes {
   /// Why nothing is done for whoever asks, key or not; nothing: all is well.
   std::optional<HttpError> refusal(const ClientConnection& connection,
                                    const HttpRequest& request) const;
-  std::optional<std::size_t> key_of(const HttpRequest& request) const;
+  /// What costs work counts against the limits a minute of its key. False: it is beyond them, and
+  /// the reply that says so is on its way.
+  bool begin_work(const Connection& connection, ReplyFrame& frame, const char* route);
   bool check_key(const Connection& connection, const HttpRequest& request, ReplyFrame* frame);
   std::string new_request_id();
   void reply(const Connection& connection, ReplyFrame frame, const char* route, HttpReply reply);

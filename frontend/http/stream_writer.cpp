@@ -198,6 +198,7 @@ void StreamWriter::settle(Outputs::iterator at, TimeNs now) {
     // gets to read the reply instead of a reset. The server's reaper ends it.
     output.connection->begin_closing(now);
     shutdown(output.connection->fd(), SHUT_WR);
+    output.connection->release();
   }
   if (on_end) on_end(*output.connection);
   forget(at);
@@ -283,6 +284,7 @@ void StreamWriter::drop(Outputs::iterator at, DropReason reason, TimeNs now) {
   drops_.push_back({at->first, reason});
   at->second.connection->begin_closing(now);
   reset_on_close(at->second.connection->fd());
+  at->second.connection->release();
   if (on_end) on_end(*at->second.connection);
   forget(at);
 }

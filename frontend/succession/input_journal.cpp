@@ -79,12 +79,11 @@ Status InputGeometry::check() const {
 // ---------------------------------------------------------------------------------- the journal
 
 InputJournal::InputJournal(std::span<std::byte> memory, const InputGeometry& geometry)
-    : memory_(memory.first(geometry.bytes())), geometry_(geometry) {
-  // The latest freed is the next used, so that memory follows what was needed at once.
+    : memory_(memory.first(geometry.bytes())),
+      geometry_(geometry),
+      free_extents_(geometry.extents) {
   free_slots_.resize(geometry.slots);
-  free_extents_.resize(geometry.extents);
   for (std::uint32_t i = 0; i < geometry.slots; ++i) free_slots_[i] = geometry.slots - 1 - i;
-  for (std::uint32_t i = 0; i < geometry.extents; ++i) free_extents_[i] = geometry.extents - 1 - i;
   Head head;
   head.version = kVersion;
   head.geometry = geometry;
@@ -106,15 +105,24 @@ std::size_t InputJournal::used() const {
 /// Plus 1; 0: there is none.
 std::uint32_t InputJournal::take_extent() {
   const std::lock_guard lock(mutex_);
-  if (free_extents_.empty()) return 0;
-  const std::uint32_t index = free_extents_.back();
-  free_extents_.pop_back();
-  return index + 1;
+  const auto index = free_extents_.take();
+  return index ? *index + 1 : 0;
+}
+
+void InputJournal::shrink() {
+  std::vector<std::uint32_t> idle;
+  {
+    const std::lock_guard lock(mutex_);
+    idle = free_extents_.take_idle(kKeptExtents, kReleasedExtents);
+  }
+  release_extents(memory_, extent_at(geometry_, 0), geometry_.extent_bytes, idle);
+  const std::lock_guard lock(mutex_);
+  free_extents_.put_released(idle);
 }
 
 void InputJournal::give_back(std::span<const std::uint32_t> extents) {
   const std::lock_guard lock(mutex_);
-  free_extents_.insert(free_extents_.end(), extents.rbegin(), extents.rend());
+  free_extents_.give_back(extents);
 }
 
 InputSlot InputJournal::open(const InputStart& start) {

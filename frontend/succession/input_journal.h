@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "frontend/succession/free_extents.h"
 #include "ipc/status.h"
 
 namespace baton {
@@ -123,6 +124,8 @@ class InputJournal {
   InputSlot open(const InputStart& start);
   /// Extents in use.
   std::size_t used() const;
+  /// Gives memory back that was not needed since the last call. Every ten seconds or so.
+  void shrink();
 
  private:
   friend class InputSlot;
@@ -136,7 +139,7 @@ class InputJournal {
   const InputGeometry geometry_;
   mutable std::mutex mutex_;  // guards what follows
   std::vector<std::uint32_t> free_slots_;
-  std::vector<std::uint32_t> free_extents_;
+  FreeExtents free_extents_;
   std::shared_mutex beside_;  // held by all who work, alone by who works on a suspect
 };
 

@@ -38,11 +38,11 @@ Status JournalGeometry::check() const {
 
 Journal::Journal(std::span<std::byte> memory, const JournalGeometry& geometry,
                  std::string_view build)
-    : memory_(memory.first(geometry.bytes())), geometry_(geometry) {
+    : memory_(memory.first(geometry.bytes())),
+      geometry_(geometry),
+      free_extents_(geometry.extents) {
   free_slots_.resize(geometry.slots);
-  free_extents_.resize(geometry.extents);
   for (std::uint32_t i = 0; i < geometry.slots; ++i) free_slots_[i] = geometry.slots - 1 - i;
-  for (std::uint32_t i = 0; i < geometry.extents; ++i) free_extents_[i] = geometry.extents - 1 - i;
   JournalHead head;
   head.version = kJournalVersion;
   head.geometry = geometry;
@@ -118,15 +118,22 @@ void Journal::lose(Open& open) {
 }
 
 void Journal::give_back(Open& open) {
-  free_extents_.insert(free_extents_.end(), open.extents.rbegin(), open.extents.rend());
+  free_extents_.give_back(open.extents);
   open.extents.clear();
+}
+
+void Journal::shrink() {
+  const std::vector<std::uint32_t> idle = free_extents_.take_idle(kKeptExtents, kReleasedExtents);
+  release_extents(memory_, extent_at(geometry_, 0), geometry_.extent_bytes, idle);
+  free_extents_.put_released(idle);
 }
 
 /// Links an empty extent behind the last one.
 bool Journal::add_extent(Open& open) {
-  if (free_extents_.empty() || open.extents.size() == geometry_.max_extents) return false;
-  const std::uint32_t index = free_extents_.back();
-  free_extents_.pop_back();
+  if (open.extents.size() == geometry_.max_extents) return false;
+  const auto taken = free_extents_.take();
+  if (!taken) return false;
+  const std::uint32_t index = *taken;
   // What an earlier reply left there must not be taken for a fragment.
   std::memset(extent(index), 0, kExtentHead + kWord);
   if (!open.extents.empty()) publish(extent(open.extents.back()), index + 1);

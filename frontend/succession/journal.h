@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "frontend/succession/free_extents.h"
 #include "ipc/status.h"
 
 namespace baton {
@@ -90,6 +91,8 @@ class Journal {
   std::uint64_t lost() const { return lost_; }
   /// Extents in use.
   std::size_t used() const { return geometry_.extents - free_extents_.size(); }
+  /// As InputJournal::shrink().
+  void shrink();
 
  private:
   struct Open {
@@ -108,9 +111,8 @@ class Journal {
   std::span<std::byte> memory_;
   const JournalGeometry geometry_;
   std::unordered_map<std::uint64_t, Open> open_;
-  // The latest freed is the next used, so that memory follows what was needed at once.
   std::vector<std::uint32_t> free_slots_;
-  std::vector<std::uint32_t> free_extents_;
+  FreeExtents free_extents_;
   std::uint64_t lost_ = 0;
 };
 

@@ -41,9 +41,8 @@ Result<HttpRequest> read_again(std::string_view bytes, const FramingLimits& limi
 }
 
 std::int32_t key_of(const HttpRequest& request, const ApiKeys* keys) {
-  const std::string* given = request.header("authorization");
-  if (keys == nullptr || keys->open() || given == nullptr) return -1;
-  const auto key = keys->find(*given);
+  if (keys == nullptr || keys->open()) return -1;
+  const auto key = find_key(request, *keys);
   return key ? static_cast<std::int32_t>(*key) : -1;
 }
 

@@ -509,6 +509,31 @@ class BadInputs(ClusterTest):
             self.assertTrue(answer.endswith(b"0\r\n\r\n"))
 
 
+class Memory(ClusterTest):
+    options = {"frontend": {"max_body_bytes": 4_194_304}}
+
+    def test_large_requests_leave_no_heap_behind(self):
+        """Eight bodies of 4 MB at once, as text and as JSON of many values; the second round shows a steady state."""
+        def memory():
+            return self.metric("process_resident_memory_bytes")
+
+        bodies = [json.dumps({"prompt": "Tell me a tale. " * 260_000}), json.dumps({"prompt": [7] * 1_390_000}),
+                  json.dumps({"messages": [{"role": "user", "content": "x"}] * 100_000})]
+
+        def ask(i):
+            path = CHAT if i % 3 == 2 else COMPLETIONS
+            return self.request(post(path, bodies[i % 3].encode())).status
+
+        before = memory()
+        for _ in range(2):
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                self.assertEqual(set(pool.map(ask, range(8))), {400})
+            peak = memory()
+            wait_until(lambda: memory() < before + 48e6, 15,
+                       f"no more than 48 MB above {before / 1e6:.0f}; {peak / 1e6:.0f} right after")
+        self.assertEqual(self.metric("baton_held_request_bytes"), 0)
+
+
 class Clients(ClusterTest):
     options = {"worker": {"fake": True, "step_delay_ms": 2, "pool_mib": 256},
                "frontend": {"write_buffer_bytes": 65_536, "stall_timeout_s": 3, "max_streams": 600}}

@@ -92,6 +92,33 @@ class Shares(unittest.TestCase):
         self.assertIn('baton_key_open_streams{key="bob"} 0', metrics)
         self.assertEqual(self.ask(ALICE)[0].getheader("x-ratelimit-limit-requests"), None)
 
+    def test_limits_hold_wherever_work_is_done_and_refused_requests_count(self):
+        self.reload(KEYS.replace("minute: 2", "minute: 8"), "3 API keys were read again")
+        chat = {"messages": [{"role": "user", "content": "Hello"}]}
+        asked = [("/tokenize", {}, 200), ("/detokenize", {"tokens": [5, 6]}, 200), ("/tokenize", chat, 200),
+                 ("/v1/completions/render", {}, None), ("/v1/messages/count_tokens", {**chat, "model": "m"}, None),
+                 (COMPLETIONS, {"temperature": "hot"}, 400), (COMPLETIONS, {"model": "nobody's"}, 404),
+                 (COMPLETIONS, {}, 200)]
+        for left, (path, body, status) in zip(range(7, -1, -1), asked):
+            response, text = self.ask(BOB, path=path, **body)
+            if status:
+                self.assertEqual(response.status, status, (path, text))
+            self.assertEqual(response.getheader("x-ratelimit-remaining-requests"), str(left), (path, text))
+        for path in ("/tokenize", "/v1/messages/count_tokens", COMPLETIONS):
+            response, text = self.ask(BOB, path=path)
+            self.assertEqual(response.status, 429, (path, text))
+            self.assertIn("8 requests_per_minute", text)
+            self.assertLessEqual(int(response.getheader("Retry-After")), 8)
+        self.assertEqual(self.ask(BOB, "GET", "/v1/models")[0].status, 200, "pages cost no work")
+        self.assertEqual(self.ask(ALICE, path="/tokenize")[0].status, 200)
+
+    def test_a_file_that_everybody_may_write_is_not_taken(self):
+        self.file.chmod(0o666)
+        try:
+            self.reload(KEYS, f"the API keys stay as they were: {self.file}: every user may write it")
+        finally:
+            self.file.chmod(0o600)
+
     def test_a_file_is_read_again_and_a_bad_one_is_not_taken(self):
         self.assertEqual(self.ask(CAROL)[0].status, 401)
         self.reload(KEYS + f"  - name: carol\n    key: {CAROL}\n", "4 API keys were read again")

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import tempfile
 import threading
 import time
 import unittest
@@ -199,6 +200,63 @@ class Kills(unittest.TestCase):
                 client.send("GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 self.assertEqual(client.read_reply()[0], 200)
                 self.assertEqual(client.bytes, b"")
+            for client in clients:
+                client.socket.close()
+            wait_until(lambda: self.held_bytes(cluster) == 0, 10, "nothing is held when nobody is connected")
+
+    def held_bytes(self, cluster):
+        text = cluster.get("/metrics")[1]
+        self.assertTrue(re.search(r"^baton_unowned_request_bytes(?:{.*})? 0$", text, re.M), text)
+        return float(re.search(r"^baton_held_request_bytes(?:{.*})? (\S+)$", text, re.M)[1])
+
+    def test_nothing_stays_held_of_what_a_successor_ends(self):
+        """Clients that leave, are refused or are cut off around a death, some of them before it and some after."""
+        with Cluster(MIXED, worker=SLOW) as cluster:
+            port = cluster.frontends["frontend0"]
+            head, text = post("/v1/completions", {"prompt": "Hello", **LONG, "stream": True})
+            large, body = post("/v1/completions", "x" * 30_000)
+            said = [head + text, head, head[:30], large + body[:20_000], head + text + head + text,
+                    "POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 90000\r\n\r\n" + "x" * 30_000,
+                    "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n" + "x" * 30_000]
+            for leave in ("before", "after", "at the end"):
+                clients = [Raw(port) for _ in said]
+                for client, what in zip(clients, said):
+                    client.send(what)
+                time.sleep(0.2)
+                if leave == "before":
+                    cluster.kill("frontend0")
+                    for client in clients:
+                        client.socket.close()
+                    cluster.start("frontend0")
+                else:
+                    cluster.restart("frontend0")
+                    if leave == "at the end":
+                        self.assertEqual(clients[0].read_reply()[0], 200)
+                    for client in clients:
+                        client.socket.close()
+                cluster.wait_ready()
+                wait_until(lambda: self.held_bytes(cluster) == 0, 10, f"nothing is held; they left {leave}")
+            cluster.assert_at_rest()
+
+    def test_a_key_of_either_header_keeps_its_limits(self):
+        """Its open stream counts with the successor, too."""
+        with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
+            keys.write("sk-0123456789abcdef streams=1\n")
+            keys.flush()
+            for header in ("x-api-key: sk-0123456789abcdef", "Authorization: Bearer sk-0123456789abcdef"):
+                with self.subTest(header), Cluster(MIXED, worker=SLOW, frontend={"api_keys": keys.name}) as cluster:
+                    port = cluster.frontends["frontend0"]
+                    first, second = Raw(port), Raw(port)
+                    first.send("".join(post("/v1/completions", {"prompt": "Hello", **LONG, "max_tokens": 300,
+                                                                "min_tokens": 300, "stream": True}, header + "\r\n")))
+                    first._until(b"data: ")
+                    cluster.restart("frontend0")
+                    second.send("".join(post("/v1/completions", {"prompt": "Hello", "max_tokens": 3},
+                                             header + "\r\n")))
+                    status, reply = second.read_reply()
+                    self.assertEqual((status, json.loads(reply)["error"]["param"]), (429, "streams"))
+                    for client in (first, second):
+                        client.socket.close()
 
     def test_who_waits_for_100_continue_gets_it_once(self):
         with Cluster(MIXED) as cluster:

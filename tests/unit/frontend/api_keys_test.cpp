@@ -155,6 +155,25 @@ TEST(ApiKeys, AFileThatIsTooLargeOrAwayIsRefused) {
   std::filesystem::remove(path);
 }
 
+TEST(ApiKeys, AFileThatEverybodyMayWriteIsRefused) {
+  const std::string path = testing::TempDir() + "/shared_keys";
+  std::ofstream(path) << "sk-0123456789abcdef\n";
+  using std::filesystem::perms;
+  for (const perms mode : {perms(0600), perms(0640), perms(0644)}) {
+    std::filesystem::permissions(path, mode);
+    EXPECT_TRUE(ApiKeys::load(path).ok());
+  }
+  for (const perms mode : {perms(0666), perms(0602), perms(0777)}) {
+    std::filesystem::permissions(path, mode);
+    const auto keys = ApiKeys::load(path);
+    ASSERT_FALSE(keys.ok());
+    EXPECT_EQ(keys.status().message(), path + ": every user may write it; run chmod o-w on it");
+  }
+  std::filesystem::remove(path);
+  EXPECT_NE(ApiKeys::load(testing::TempDir()).status().message().find("is no file"),
+            std::string::npos);
+}
+
 // ---------------------------------------------------------------- limits
 
 std::vector<ApiKey> keys_of(const std::string& text) { return ApiKeys::parse(text).value().all(); }
@@ -170,7 +189,6 @@ TEST(KeyMeter, StreamsAreBoundedAndGivenBack) {
   EXPECT_TRUE(meter.admit(1, 1000, 1, 0).status.ok());
   meter.release(0, 2);
   EXPECT_TRUE(meter.admit(0, 1, 1, 0).status.ok());
-  EXPECT_EQ(meter.totals(0).requests, 2U);
   EXPECT_EQ(meter.totals(0).refused[static_cast<std::size_t>(KeyLimit::streams)], 2U);
 }
 
@@ -192,22 +210,34 @@ TEST(KeyMeter, TokensAMinute) {
   EXPECT_TRUE(meter.admit(0, 1, 600, begin + 3600 * kSecond).status.ok());
   EXPECT_EQ(meter.admit(0, 1, 1, begin + 3600 * kSecond).status.code(), ErrorCode::queue_full);
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(meter.admit(1, 1, 1'000'000, begin).status.ok());
+  // What generates nothing takes no tokens, and is refused as well while there are none.
+  EXPECT_EQ(meter.begin(0, begin + 3600 * kSecond).limit, KeyLimit::tokens_per_minute);
+  for (int i = 0; i < 1000; ++i) EXPECT_TRUE(meter.begin(0, begin + 3601 * kSecond).status.ok());
+  EXPECT_TRUE(meter.admit(0, 1, 1, begin + 3601 * kSecond).status.ok());
 }
 
 TEST(KeyMeter, RequestsAMinute) {
   KeyMeter meter(keys_of("sk-0123456789abcdef requests_per_minute=3 tokens_per_minute=1000"));
   const TimeNs begin = 1000 * kSecond;
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(meter.admit(0, 1, 10, begin).status.ok());
-  const KeyAnswer answer = meter.admit(0, 1, 10, begin);
+  EXPECT_TRUE(meter.begin(0, begin).status.ok()) << "it counts, however it ends";
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(meter.begin(0, begin).status.ok());
+    EXPECT_TRUE(meter.admit(0, 1, 10, begin).status.ok());
+  }
+  const KeyAnswer answer = meter.begin(0, begin);
+  EXPECT_EQ(limit_error(answer).param, "requests_per_minute");
+  EXPECT_EQ(limit_error(answer).status, 429);
+  EXPECT_EQ(limit_error(answer).retry_after_s, 20U);
+  EXPECT_EQ(meter.totals(0).requests, 3U);
   EXPECT_EQ(answer.limit, KeyLimit::requests_per_minute);
   EXPECT_EQ(answer.retry_after_s, 20U);
-  EXPECT_EQ(meter.totals(0).prompt_tokens, 30U) << "who is refused is charged nothing";
+  EXPECT_EQ(meter.totals(0).prompt_tokens, 20U);
   EXPECT_EQ(meter.headers(0, begin),
             "x-ratelimit-limit-requests: 3\r\nx-ratelimit-remaining-requests: 0\r\n"
             "x-ratelimit-reset-requests: 60000ms\r\n"
-            "x-ratelimit-limit-tokens: 1000\r\nx-ratelimit-remaining-tokens: 970\r\n"
-            "x-ratelimit-reset-tokens: 1800ms\r\n");
-  EXPECT_TRUE(meter.admit(0, 1, 10, begin + 20 * kSecond).status.ok());
+            "x-ratelimit-limit-tokens: 1000\r\nx-ratelimit-remaining-tokens: 980\r\n"
+            "x-ratelimit-reset-tokens: 1200ms\r\n");
+  EXPECT_TRUE(meter.begin(0, begin + 20 * kSecond).status.ok());
   EXPECT_EQ(KeyMeter(keys_of("sk-0123456789abcdef")).headers(0, begin), "");
 }
 
@@ -215,6 +245,7 @@ TEST(KeyMeter, AFileThatIsReadAgainKeepsWhatIsOpenAndUsed) {
   KeyMeter meter(
       keys_of("sk-0123456789abcdef name=a streams=2 requests_per_minute=2\n"
               "sk-1123456789abcdef name=b\n"));
+  EXPECT_TRUE(meter.begin(0, 0).status.ok());
   EXPECT_TRUE(meter.admit(0, 1, 1, 0).status.ok());
   EXPECT_TRUE(meter.admit(1, 1, 1, 0).status.ok());
   // b is gone, c is new, a has another secret, another weight and fewer streams.
@@ -233,7 +264,8 @@ TEST(KeyMeter, AFileThatIsReadAgainKeepsWhatIsOpenAndUsed) {
   meter.release(0, 1);
   meter.release(1, 1);
   EXPECT_TRUE(meter.admit(0, 1, 1, 0).status.ok());
-  EXPECT_EQ(meter.admit(0, 0, 1, 0).limit, KeyLimit::requests_per_minute)
+  EXPECT_TRUE(meter.begin(0, 0).status.ok());
+  EXPECT_EQ(meter.begin(0, 0).limit, KeyLimit::requests_per_minute)
       << "the bucket did not begin anew";
 }
 

@@ -43,8 +43,8 @@ class WatchersTest : public ClientsTest {
 
 TEST_F(WatchersTest, AllGetTheSame) {
   UniqueFd one, other;
-  watchers.add(connect(&one), {}, now);
-  watchers.add(connect(&other), {}, now);
+  watchers.add(connect(&one), {}, "me", now);
+  watchers.add(connect(&other), {}, "me", now);
   EXPECT_NE(read_all(one).find("text/event-stream"), std::string::npos);
   read_all(other);
   watchers.tell("{}", now);
@@ -58,7 +58,7 @@ TEST_F(WatchersTest, AllGetTheSame) {
 TEST_F(WatchersTest, WhoHasNotReadTheLastOneMissesTheNext) {
   UniqueFd client;
   const auto slow = connect(&client);
-  watchers.add(slow, {}, now);
+  watchers.add(slow, {}, "me", now);
   const std::string large(12'000, 'x');
   watchers.tell(large, now);
   const std::size_t queued = writer.queued(slow->id());
@@ -78,7 +78,7 @@ TEST_F(WatchersTest, AHeadAloneIsNobodyWhoWatches) {
   UniqueFd client;
   ReplyFrame frame;
   frame.head_only = true;
-  watchers.add(connect(&client), frame, now);
+  watchers.add(connect(&client), frame, "me", now);
   EXPECT_TRUE(watchers.empty());
   EXPECT_TRUE(read_all(client).ends_with("\r\n\r\n"));
 }
@@ -87,12 +87,37 @@ TEST_F(WatchersTest, AreBounded) {
   std::vector<UniqueFd> clients(Watchers::kMost);
   for (UniqueFd& client : clients) {
     EXPECT_LT(watchers.count(), Watchers::kMost);
-    watchers.add(connect(&client), {}, now);
+    watchers.add(connect(&client), {}, "me", now);
   }
   EXPECT_EQ(watchers.count(), Watchers::kMost);
   EXPECT_TRUE(watchers.left(id));
   EXPECT_FALSE(watchers.left(id));
   EXPECT_LT(watchers.count(), Watchers::kMost);
+}
+
+TEST_F(WatchersTest, OneCallerCannotHoldEveryPlace) {
+  Watchers others{writer};
+  const std::vector<Watchers*> all = {&watchers, &others};
+  std::vector<UniqueFd> clients(Watchers::kMost);
+  for (std::size_t i = 0; i < clients.size(); ++i) {
+    ASSERT_TRUE(make_place(all, "many", now));
+    (i % 2 == 0 ? others : watchers).add(connect(&clients[i]), {}, "many", now);
+    read_all(clients[i]);
+  }
+  EXPECT_FALSE(make_place(all, "many", now));
+  UniqueFd few;
+  ASSERT_TRUE(make_place(all, "few", now)) << "the other gives one up";
+  watchers.add(connect(&few), {}, "few", now);
+  EXPECT_EQ(watchers.count() + others.count(), Watchers::kMost);
+  EXPECT_EQ(read_all(clients[0]), "0\r\n\r\n") << "its oldest";
+  EXPECT_EQ(read_all(clients[1]), "");
+  EXPECT_FALSE(make_place(all, "many", now));
+  for (std::size_t i = 1; i < Watchers::kMost / 2; ++i) {
+    UniqueFd& client = clients[i - 1];
+    ASSERT_TRUE(make_place(all, "few", now));
+    watchers.add(connect(&client), {}, "few", now);
+  }
+  EXPECT_FALSE(make_place(all, "few", now)) << "they have as many";
 }
 
 /// Answers every line on a unix socket, and counts them.

@@ -1,266 +1,15 @@
 // The whole front end but its main(), over real sockets, against a scheduler that this test plays.
-#include "frontend/frontend_loop.h"
+#include "loop_fixture.h"
 
-#include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <functional>
 #include <future>
 #include <set>
-#include <thread>
-
-#include "frontend/dialects/registry.h"
-#include "ipc/codec.h"
-#include "ipc/zmq_channel.h"
-#include "model_folder.h"
 
 namespace baton {
 namespace {
 
-using Tokens = std::vector<Token>;
-constexpr TimeNs kPatience = 20 * kSecond;
-
-/// The scheduler's end of the wire; answers hellos and heartbeats by itself.
-class PlayedScheduler {
- public:
-  explicit PlayedScheduler(std::string run_dir) : run_dir_(std::move(run_dir)) { start(1000); }
-
-  void start(Epoch epoch) {
-    server_.reset();
-    lock_.reset();
-    auto lock = LockFile::acquire(run_dir_ + "/scheduler.lock");
-    ASSERT_TRUE(lock.ok()) << lock.status().message();
-    lock_ = std::make_unique<LockFile>(std::move(lock).value());
-    auto server = bind_server(*lock_, run_dir_ + "/frontends.sock");
-    ASSERT_TRUE(server.ok()) << server.status().message();
-    server_ = std::move(server).value();
-    epoch_ = epoch;
-    greeted_ = false;
-  }
-
-  void send(const ToFrontend& message) {
-    std::string bytes;
-    std::visit([&](const auto& m) { encode(m, bytes); }, message);
-    EXPECT_EQ(server_->send(peer_, bytes), SendResult::ok);
-  }
-
-  /// The next message of type M; others are answered or dropped.
-  template <typename M>
-  M expect() {
-    const TimeNs until = now_ns() + kPatience;
-    while (now_ns() < until) {
-      std::string bytes;
-      while (server_->receive(peer_, bytes)) {
-        auto message = decode_frontend_message(bytes);
-        EXPECT_TRUE(message.ok());
-        answer(message.value());
-        if (const M* wanted = std::get_if<M>(&message.value())) return *wanted;
-      }
-      Poller poller;
-      poller.add(*server_);
-      poller.wait(10 * kMillisecond);
-    }
-    ADD_FAILURE() << "no such message came";
-    return M{};
-  }
-
-  void tokens(const Submit& of, std::uint32_t first, const Tokens& ids, bool end = false) {
-    Events events;
-    events.epoch = epoch_;
-    events.counters = {of.request.counter};
-    events.attempts = {of.attempt};
-    events.first_index = {first};
-    events.counts = {static_cast<std::uint32_t>(ids.size())};
-    events.tokens = ids;
-    const auto n = first + static_cast<std::uint32_t>(ids.size());
-    if (end) events.terminals = {terminal(of, n)};
-    send(events);
-  }
-  void fail(const Submit& of, ErrorCode code, std::uint32_t n, std::uint32_t retry_after_s = 0) {
-    Events events;
-    events.epoch = epoch_;
-    events.terminals = {terminal(of, n)};
-    events.terminals[0].code = code;
-    events.terminals[0].message = "as the test wants";
-    events.terminals[0].retry_after_s = retry_after_s;
-    send(events);
-  }
-
- private:
-  static Terminal terminal(const Submit& of, std::uint32_t n) {
-    Terminal terminal;
-    terminal.counter = of.request.counter;
-    terminal.attempt = of.attempt;
-    terminal.n = {n};
-    terminal.reason = {static_cast<std::uint32_t>(FinishReason::length)};
-    return terminal;
-  }
-  void answer(const FrontendMessage& message) {
-    if (std::holds_alternative<FrontendHello>(message)) greeted_ = true;
-    if (!greeted_) {
-      send(FrontendUnknown{epoch_});
-    } else if (std::holds_alternative<FrontendHello>(message) ||
-               std::holds_alternative<FrontendHeartbeat>(message)) {
-      FrontendWelcome welcome;
-      welcome.build = "played";
-      welcome.epoch = epoch_;
-      welcome.workers_ready = 1;
-      welcome.max_context = 1000;
-      welcome.running = 5;
-      welcome.waiting = 2;
-      welcome.tokens_per_block = 16;
-      PoolUse pool;
-      pool.blocks = 40;
-      pool.owned = 3;
-      pool.fenced = 1;
-      pool.cached = 5;
-      welcome.pools = {pool};
-      send(welcome);
-    }
-  }
-
-  std::string run_dir_;
-  std::unique_ptr<LockFile> lock_;
-  std::unique_ptr<ServerChannel> server_;
-  std::string peer_;
-  Epoch epoch_ = 0;
-  bool greeted_ = false;
-};
-
-/// A blocking HTTP client.
-class Client {
- public:
-  explicit Client(std::uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const timeval patience{20, 0};
-    setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(connect(fd_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  }
-  void write(const std::string& bytes) {
-    EXPECT_EQ(send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
-              static_cast<ssize_t>(bytes.size()));
-  }
-  void post(const std::string& body) { post_to("/generate", body); }
-  void post_to(const std::string& path, const std::string& body) {
-    write("POST " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: " +
-          std::to_string(body.size()) + "\r\n\r\n" + body);
-  }
-  std::string read_until(const std::string& mark) {
-    char buffer[4096];
-    while (text_.find(mark) == std::string::npos) {
-      const ssize_t n = recv(fd_.get(), buffer, sizeof buffer, 0);
-      if (n <= 0) break;
-      text_.append(buffer, static_cast<std::size_t>(n));
-    }
-    return text_;
-  }
-  std::string read_all() { return read_until("\x01 never"); }
-  void leave() { fd_.reset(); }
-  bool silent() const {
-    char byte;
-    return recv(fd_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
-  }
-
- private:
-  UniqueFd fd_;
-  std::string text_;
-};
-
-class LoopTest : public ::testing::Test {
- protected:
-  explicit LoopTest(TimeNs sse_keepalive = 0)
-      : run_dir_(make_folder()), scheduler(run_dir_), alive_(run_dir_, "frontend0") {
-    RouteOptions route_options;
-    route_options.models = {testing::tiny_model()};
-    routes_ = std::make_unique<Routes>(std::move(route_options), facts_, jobs_,
-                                       RouteHelpers{.pool = &pool_});
-    HttpServerOptions http_options;
-    http_options.port = 0;
-    http_options.head_timeout = http_options.body_timeout = 1 * kSecond;
-    http_options.max_connections = 64;
-    http_options.pool = &pool_;
-    http_ = std::make_unique<HttpServers>();
-    http_->add(http_options, routes_->table(dialects_), routes_->events(dialects_));
-    const Status bound = http_->bind();
-    EXPECT_TRUE(bound.ok()) << bound.message();
-    const Status started = http_->start();
-    EXPECT_TRUE(started.ok()) << started.message();
-    LoopOptions options;
-    options.identity = {"test", "frontend0", new_incarnation(), getpid(), 0};
-    options.drain = kSecond;
-    options.max_reply_bytes = 12'000;
-    options.sse_keepalive = sse_keepalive;
-    auto channel = connect_client(run_dir_ + "/frontends.sock",
-                                  make_routing_id("frontend0", options.identity.incarnation));
-    EXPECT_TRUE(channel.ok());
-    std::vector<LinkOptions> links;
-    links.push_back({.served = testing::tiny_model(), .channel = std::move(channel).value()});
-    loop_ =
-        std::make_unique<FrontendLoop>(std::move(options), std::move(links), *http_, jobs_, facts_);
-    thread_ = std::thread([this] { exit_code_ = loop_->run(signals_, alive_); });
-    scheduler.expect<FrontendHello>();
-    const TimeNs until = now_ns() + kPatience;
-    while (facts_.max_context[0].load() == 0 && now_ns() < until) usleep(1000);
-  }
-  ~LoopTest() override {
-    stop();
-    loop_.reset();
-    pool_.stop();
-    http_.reset();
-    std::filesystem::remove_all(run_dir_);
-  }
-
-  /// SIGTERM as the launcher sends it; everybody has it blocked, the loop reads it.
-  void stop() {
-    if (!thread_.joinable()) return;
-    kill(getpid(), SIGTERM);
-    thread_.join();
-  }
-  static std::string make_folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "baton-loop-XXXXXX").string();
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    return name;
-  }
-  std::unique_ptr<Client> ask(const std::string& more = "") {
-    auto client = std::make_unique<Client>(http_->port());
-    client->post("{\"prompt\":\"hello\",\"max_length\":100,\"min_length\":0,\"temperature\":0" +
-                 more + "}");
-    return client;
-  }
-  std::unique_ptr<Client> stream() { return ask(",\"stream\":true"); }
-  static Tokens ids(const std::string& text) {
-    return testing::tiny_model().tokenizer->encode(text, false);
-  }
-  static std::string text_of(const Tokens& tokens) {
-    return " " + testing::tiny_model().tokenizer->decode(tokens);  // it goes on from the prompt's
-  }
-
-  SignalFd signals_;  // before any thread
-  std::string run_dir_;
-  PlayedScheduler scheduler;
-  AliveFile alive_;
-  SharedFacts facts_;
-  JobQueue jobs_{1000};
-  WorkPool pool_{{.threads = 1}};
-  std::unique_ptr<Routes> routes_;
-  const std::vector<const Dialect*> dialects_ = dialects_named({"openai", "lab"});
-  std::unique_ptr<HttpServers> http_;
-  std::unique_ptr<FrontendLoop> loop_;
-  std::thread thread_;
-  int exit_code_ = -1;
-};
-
 class QuietLoopTest : public LoopTest {
  protected:
-  QuietLoopTest() : LoopTest(3 * kSecond / 2) {}
+  QuietLoopTest() : LoopTest(Setup{.sse_keepalive = 3 * kSecond / 2}) {}
 };
 
 /// The concatenated "text" of a /generate stream; the tests' texts need no unescaping.
@@ -539,6 +288,67 @@ TEST_F(LoopTest, large_bodies_are_parsed_where_they_hold_up_nobody) {
   for (const auto& client : large) {
     EXPECT_NE(client->read_all().find("context_length_exceeded"), std::string::npos);
   }
+}
+
+/// One thread reads large bodies, and four may wait for it.
+class BusyLoopTest : public LoopTest {
+ protected:
+  BusyLoopTest()
+      : LoopTest(Setup{.keys = "sk-many-0123456789\nsk-few-01234567890\n",
+                       .pool = {.threads = 1, .max_waiting = 4}}) {
+    pool_.push("gate", 0, [this] {
+      at_gate_.set_value();
+      go_.get_future().wait();
+    });
+    at_gate_.get_future().wait();
+  }
+  std::unique_ptr<Client> ask_large(const std::string& key) {
+    auto client = std::make_unique<Client>(http_->port());
+    const std::string body = "{\"prompt\":\"" + std::string(40'000, 'x') + "\"}";
+    client->write("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " +
+                  key + "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    return client;
+  }
+
+  std::promise<void> at_gate_, go_;
+};
+
+TEST_F(BusyLoopTest, whoever_has_most_waiting_is_refused_first) {
+  std::vector<std::unique_ptr<Client>> many;
+  for (int i = 0; i < 4; ++i) {
+    many.push_back(ask_large("sk-many-0123456789"));
+    for (int k = 0; k < 2000 && facts_.rendering.load() < static_cast<unsigned>(i) + 1; ++k) {
+      usleep(1000);
+    }
+  }
+  EXPECT_EQ(ask_large("sk-many-0123456789")->read_all().substr(9, 3), "429");
+  const auto few = ask_large("sk-few-01234567890");
+  EXPECT_EQ(many.back()->read_all().substr(9, 3), "429") << "its latest gives way";
+  EXPECT_TRUE(few->silent());
+  go_.set_value();
+  EXPECT_NE(few->read_all().find("context_length_exceeded"), std::string::npos);
+  many.pop_back();
+  for (const auto& client : many) {
+    EXPECT_NE(client->read_all().find("context_length_exceeded"), std::string::npos);
+  }
+}
+
+TEST_F(BusyLoopTest, a_pipelined_request_that_nobody_can_read_is_told_so) {
+  for (const char* other : {"a", "b", "c", "d"}) EXPECT_TRUE(pool_.push(other, 0, [] {}));
+  const std::string get =
+      "GET /version HTTP/1.1\r\nHost: localhost\r\n"
+      "Authorization: Bearer sk-few-01234567890\r\nX-Request-Id: ";
+  Client client(http_->port());
+  client.write(get + "one\r\n\r\n" + get + "two\r\n\r\n" + get + "three\r\n\r\n");
+  const std::string replies = client.read_all();
+  EXPECT_EQ(replies.substr(9, 3), "200");
+  const std::size_t second = replies.find("HTTP/1.1", 10);
+  ASSERT_NE(second, std::string::npos) << replies;
+  EXPECT_EQ(replies.substr(second + 9, 3), "429");
+  EXPECT_NE(replies.find("X-Request-Id: two", second), std::string::npos);
+  EXPECT_NE(replies.find("Retry-After", second), std::string::npos);
+  EXPECT_EQ(replies.find("three"), std::string::npos);
+  go_.set_value();
 }
 
 TEST_F(LoopTest, the_longest_idle_connections_make_room_for_new_ones) {

@@ -167,6 +167,14 @@ TEST(ModelHealth, SaysWhatTheConfigurationLacks) {
   EXPECT_EQ(judge_model({.fault = "x"}, view, true, kSecond).status, "draining");
 }
 
+TEST(AccountingHealth, FailsForBytesThatNoConnectionHolds) {
+  EXPECT_TRUE(judge_accounting(0).ok);
+  const Health leaking = judge_accounting(7);
+  EXPECT_FALSE(leaking.ok);
+  EXPECT_EQ(leaking.status, "leaking");
+  EXPECT_NE(leaking.reason.find("7 bytes"), std::string::npos);
+}
+
 TEST(Query, IsDecoded) {
   HttpRequest request;
   request.target = "/console/events?a=1&model=org%2Fbig&model=x";

@@ -583,6 +583,28 @@ TEST(Replay, WhatCannotGoOnSaysWhy) {
             "the journal's request has a path of no dialect");
 }
 
+TEST(Replay, KnowsTheKeyOfEitherHeader) {
+  const RecordedRun run({"chat", "openai", "/v1/chat/completions", chat("")}, 5);
+  const ApiKeys keys = ApiKeys::parse("sk-0123456789abcdef\nsk-1123456789abcdef\n").value();
+  ReplaySetup setup = run.setup();
+  setup.keys = &keys;
+  const std::pair<const char*, std::int32_t> table[] = {
+      {"", -1},
+      {"Authorization: Bearer sk-1123456789abcdef\r\n", 1},
+      {"x-api-key: sk-1123456789abcdef\r\n", 1},
+      {"x-api-key: sk-0123456789abcdef\r\n", 0},
+      {"x-api-key: sk-2123456789abcdef\r\n", -1},
+      {"Authorization: Basic a\r\nx-api-key: sk-1123456789abcdef\r\n", 1},
+  };
+  for (const auto& [header, slot] : table) {
+    std::string request = run.request();
+    request.insert(request.find("\r\n") + 2, header);
+    const auto rebuilt = rebuild_reply(run.opening(), request, setup);
+    ASSERT_TRUE(rebuilt.ok()) << rebuilt.status().message();
+    EXPECT_EQ(rebuilt.value().reply->frame().api_key, slot) << header;
+  }
+}
+
 TEST(Replay, AnotherBuildsBytesAreNoticed) {
   const Case what{"chat", "openai", "/v1/chat/completions", chat(R"(,"stream":true)")};
   const RecordedRun run(what, 5);

@@ -147,7 +147,7 @@ TEST_F(RoomyIntakeTest, a_backlog_is_bounded_and_what_it_holds_is_answered) {
   const Connection c = client();
   intake.take(c, get("/a") + get("/b"));
   for (int i = 0; i < 30; ++i) intake.take(c, std::string(60'000, 'x'));
-  EXPECT_LE(c->held.load(), 1U << 20U);
+  EXPECT_LE(c->held.bytes(), 1U << 20U);
   EXPECT_EQ(reply(c), Turn::resume);
   EXPECT_EQ(asked(), (List{"/a:", "/b:"}));
   EXPECT_EQ(reply(c), Turn::resume);
@@ -162,7 +162,7 @@ TEST_F(RoomyIntakeTest, a_backlog_is_bounded_and_what_it_holds_is_answered) {
 TEST_F(IntakeTest, a_backlog_that_is_in_the_way_of_others_is_dropped) {
   const Connection c = client();
   intake.take(c, get("/a") + get("/b") + std::string(20'000, 'x'));
-  EXPECT_EQ(c->held.load(), 0U);
+  EXPECT_EQ(c->held.bytes(), 0U);
   EXPECT_EQ(asked(), List{"/a:"});
   EXPECT_EQ(reply(c), Turn::close);
 }
@@ -189,7 +189,7 @@ TEST_F(IntakeTest, a_head_may_be_refused_before_its_body) {
   intake.take(c, head(4'000'000, "Expect: 100-continue\r\n"));
   EXPECT_EQ(asked(), List{"/p:"});
   intake.take(c, std::string(100'000, 'x'));
-  EXPECT_EQ(c->held.load(), 0U);
+  EXPECT_EQ(c->held.bytes(), 0U);
   EXPECT_EQ(reply(c), Turn::close);
   EXPECT_TRUE(asked().empty());
 }
@@ -215,7 +215,7 @@ TEST_F(IntakeTest, the_largest_and_slowest_gives_way) {
   intake.take(other, head(9'000) + std::string(4'000, 'x'));
   EXPECT_EQ(asked(), List{"503"});
   EXPECT_EQ(slow->phase(), Phase::replying);
-  EXPECT_EQ(slow->held.load(), 0U);
+  EXPECT_EQ(slow->held.bytes(), 0U);
   for (const Connection& c : {small, quick, other}) EXPECT_EQ(c->phase(), Phase::reading);
   EXPECT_EQ(intake.counters().evicted, 1U);
 }
@@ -257,6 +257,49 @@ TEST_F(IntakeTest, who_has_left_is_in_nobodys_way) {
   EXPECT_EQ(intake.counters().open, 4U);
   EXPECT_NE(client(1), nullptr);
   EXPECT_EQ(intake.counters().open, 1U);
+}
+
+/// A test must break an invariant for this: a connection that is over, and that nobody releases.
+TEST_F(IntakeTest, bytes_that_no_connection_holds_are_found) {
+  const Connection slow = client(1), stuck = client(2);
+  intake.take(slow, head(9'000) + std::string(3'000, 'x'));
+  intake.take(stuck, head(9'000) + std::string(2'000, 'x'));
+  const std::size_t all = slow->held.bytes() + stuck->held.bytes();
+  const TimeNs begin = now_ns();
+  for (int s = 0; s < 25; ++s) intake.reap(begin + s * kSecond);
+  EXPECT_EQ(intake.counters().held_bytes, all);
+  EXPECT_EQ(intake.counters().unowned_bytes, 0U) << "slow uploads are in order";
+  stuck->begin_closing(begin);
+  intake.reap(begin + 13 * kSecond);
+  intake.reap(begin + 22 * kSecond);
+  EXPECT_EQ(intake.counters().unowned_bytes, 0U) << "it may be on its way";
+  intake.reap(begin + 23 * kSecond);
+  EXPECT_EQ(intake.counters().unowned_bytes, stuck->held.bytes());
+  EXPECT_GT(intake.counters().unowned_bytes, 2'000U);
+  stuck->release();
+  intake.reap(begin + 24 * kSecond);
+  EXPECT_EQ(intake.counters().unowned_bytes, 0U);
+  EXPECT_EQ(intake.counters().held_bytes, slow->held.bytes());
+}
+
+TEST_F(IntakeTest, the_last_owner_of_a_connection_gives_its_bytes_back) {
+  const Connection c = client(1);
+  intake.take(c, head(9'000) + std::string(3'000, 'x'));
+  EXPECT_GT(c->use->bytes.load(), 3'000U);
+  const std::shared_ptr<PeerUse> use = c->use;
+  intake.end(c);
+  EXPECT_EQ(use->bytes.load(), 0U);
+  const auto ledger = std::make_shared<ByteLedger>();
+  {
+    ByteCharge charge;
+    charge.enter(ledger, use);
+    charge.set(7);
+    EXPECT_EQ(ledger->total(), 7U);
+    EXPECT_EQ(ledger->unowned({&charge}), 0U);
+    EXPECT_EQ(ledger->unowned({}), 7U);
+  }
+  EXPECT_EQ(ledger->total(), 0U);
+  EXPECT_EQ(use->bytes.load(), 0U);
 }
 
 class NarrowIntakeTest : public IntakeTest {
