@@ -36,6 +36,7 @@ void KvPublisher::publish(State& state, TimeNs wall) {
     socket_->publish(topic(state.workers[i].name()),
                      encode_kv_events(static_cast<double>(wall) * 1e-9, events, format));
   }
+  socket_->serve_subscribers();
   socket_->serve_replays();
 }
 
