@@ -17,8 +17,9 @@ namespace baton {
 
 /// Largest message that decode_* looks at; channels refuse larger ones before (see ChannelOptions).
 constexpr std::size_t kMaxMessageBytes = 64U << 20U;
-/// Most entries of an array of structs, or of a vector of vectors (65,536 terminals in one Events).
-constexpr std::size_t kMaxArrayEntries = 65'536;
+/// Most entries of an array of structs, or of a vector of vectors (the copies of one StepPlan: all
+/// blocks of a long sequence come back from the host part at once).
+constexpr std::size_t kMaxArrayEntries = 1U << 20U;
 
 /// The number on the wire of each message type; stable, never reused. Specialised for every
 /// message.

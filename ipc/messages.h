@@ -21,7 +21,7 @@
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 20;
+constexpr std::uint32_t kProtocolVersion = 21;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                         \
@@ -79,11 +79,14 @@ class LogprobReader {
 
 constexpr float kLowestLogprob = -9999.0F;
 
-/// Of the tokens of one prompt; items are their positions, from 1 on.
+/// Of the tokens of one prompt; items are their positions, from 1 on. What is more than a message
+/// holds comes in parts.
 struct PromptLogprobs {
   std::uint64_t owner = 0;  // StepResult: the sequence; Events: the request's counter
   Logprobs values;
-  BATON_FIELDS(owner, values)
+  std::uint32_t first = 0;  // Events: entries of the prompt before these
+  bool more = false;        // Events: others follow, when they are asked for
+  BATON_FIELDS(owner, values, first, more)
 };
 
 // ---------------------------------------------------------------- front end -> scheduler
@@ -177,7 +180,9 @@ struct FrontendHeartbeat {
   std::vector<std::uint64_t> counters;
   std::vector<std::uint32_t> attempts;
   std::vector<std::uint32_t> next;  // index of the next token wanted
-  BATON_FIELDS(epoch, counters, attempts, next)
+  // Where that is 0: entries of the prompt's log probabilities that are here. Empty: none of any.
+  std::vector<std::uint32_t> prompt_entries = {};
+  BATON_FIELDS(epoch, counters, attempts, next, prompt_entries)
 };
 
 /// The front end leaves on purpose; what it still has open is cancelled.
@@ -260,7 +265,9 @@ struct Events {
   std::vector<Token> tokens;
   std::vector<Terminal> terminals;
   Logprobs logprobs;  // items: indexes into `tokens`; only of requests that asked for it
-  std::vector<PromptLogprobs> prompt_logprobs;  // beside the row with the request's first token
+  // Beside the row with the request's first token; before that, where a message does not hold them
+  // all, beside rows without a token.
+  std::vector<PromptLogprobs> prompt_logprobs;
   // Likewise, of every request whose first token is here: the first begun_cached[i] tokens of its
   // prompt were found in a prefix cache, and its first chunk was planned at begun_at[i].
   std::vector<std::uint64_t> begun_counters;
@@ -467,14 +474,16 @@ struct WorkerHeartbeat {
                loading_percent, draining, leased)
 };
 
-/// Answer to AuditTables: which blocks each sequence names, flattened.
+/// Answer to AuditTables: which blocks each sequence names, flattened. In several messages where
+/// one does not hold them; all but the last one have `more`.
 struct Tables {
   Term term = 0;
   StepId steps_done = 0;
   std::vector<std::uint64_t> sequences;
   std::vector<std::uint32_t> counts;
   std::vector<BlockId> blocks;
-  BATON_FIELDS(term, steps_done, sequences, counts, blocks)
+  bool more = false;
+  BATON_FIELDS(term, steps_done, sequences, counts, blocks, more)
 };
 
 /// Answer to PrepareGrammar: rows that draw by it will not wait for it. It may be one that cannot

@@ -209,6 +209,8 @@ class VirtualCluster {
     out_.to_frontends.clear();
     out_.log.clear();
     acks_.clear();
+    for (auto& [frontend, events] : out_.full) take(events);
+    out_.full.clear();
     for (Events& events : out_.events) take(events);
     for (const RequestId& id : acks_)
       apply(state_, FromFrontend{kFrontendLink, Ack{id}}, now_, out_);

@@ -7,6 +7,7 @@
 #include "ipc/codec.h"
 #include "ipc/spin.h"
 #include "scheduler/apply/apply_event.h"
+#include "scheduler/apply/membership.h"
 #include "scheduler/plan/plan_step.h"
 
 namespace baton {
@@ -14,11 +15,30 @@ namespace baton {
 namespace {
 
 constexpr TimeNs kTickEvery = 20 * kMillisecond;
+constexpr TimeNs kForgetEvery = 10 * kSecond;
 /// Longer than any turn should take: the scheduler itself was stopped, and blames nobody for it.
 constexpr TimeNs kGap = 500 * kMillisecond;
 /// Messages taken from one channel before the other one, and planning, get their turn.
 constexpr int kBurst = 1024;
 constexpr std::size_t kRecentErrors = 200;
+
+/// Whose part of the message is the largest.
+std::uint64_t largest_request(const State& state, const ToWorker& message) {
+  SequenceId largest = 0;
+  if (const auto* plan = std::get_if<StepPlan>(&message)) {
+    std::size_t most = 0;
+    for (const AddSequence& add : plan->add) {
+      if (bytes_of(add) <= most) continue;
+      most = bytes_of(add);
+      largest = add.sequence;
+    }
+  } else if (const auto* pull = std::get_if<Pull>(&message)) {
+    const OpenPull* open = state.pulls.find(pull->pull_id);
+    return open != nullptr ? open->request : 0;
+  }
+  const Sequence* sequence = state.sequences.find(largest);
+  return sequence != nullptr ? sequence->request : 0;
+}
 
 }  // namespace
 
@@ -43,9 +63,10 @@ void SchedulerLoop::run(SignalFd& signals) {
     poller_.add(workers_);
     poller_.add(frontends_);
     poller_.add_fd(signals.fd());
-    for (Link& link : links_) {
-      if (link.pidfd) link.polled = poller_.add_fd(link.pidfd.get());
-    }
+    links_.each([this](LinkId /*id*/, Link& link) {
+      Watched& process = link.extra;
+      process.polled = process.pidfd ? poller_.add_fd(process.pidfd.get()) : Watched::kNotPolled;
+    });
     admin_.add_to(poller_);
     const bool unfinished = !injected_.empty() || !failed_sends_.empty();
     poller_.wait(unfinished ? 0 : next_tick_ - now_ns());
@@ -62,7 +83,7 @@ void SchedulerLoop::turn() {
   const bool more_workers = receive_workers(now);
   const bool more_frontends = receive_frontends(now);
   watch_processes(now);
-  for (const LinkId link : std::exchange(failed_sends_, {})) apply_now(SendFailed{link}, now);
+  for (Event& event : std::exchange(failed_sends_, {})) apply_now(std::move(event), now);
   admin_.serve(now);
   for (Event& event : std::exchange(injected_, {})) apply_now(std::move(event), now);
   const bool heard_all = !more_workers && !more_frontends;
@@ -82,6 +103,9 @@ void SchedulerLoop::tick(TimeNs now) {
   apply_now(Tick{late > kGap ? late : 0}, now);
   last_turn_ = now;
   next_tick_ = now + kTickEvery;
+  if (now < next_forgetting_) return;
+  next_forgetting_ = now + kForgetEvery;
+  links_.forget_silent(now, [this](LinkId link) { return forget_link(state_, link); });
 }
 
 void SchedulerLoop::apply_now(Event&& event, TimeNs now) {
@@ -98,7 +122,7 @@ bool SchedulerLoop::receive_workers(TimeNs now) {
       continue;
     }
     WorkerMessage& message = decoded.value();
-    const LinkId link = link_of(routing_id_, Kind::worker);
+    const LinkId link = links_.heard(routing_id_, now);
     std::visit([&](const auto& m) { traffic_.count(m, bytes_.size()); }, message);
     timeline_.heard();
     if (const auto* hello = std::get_if<Register>(&message)) {
@@ -133,7 +157,7 @@ bool SchedulerLoop::receive_frontends(TimeNs now) {
       continue;
     }
     FrontendMessage& message = decoded.value();
-    const LinkId link = link_of(routing_id_, Kind::frontend);
+    const LinkId link = links_.heard(routing_id_, now);
     std::visit([&](const auto& m) { traffic_.count(m, bytes_.size()); }, message);
     timeline_.heard();
     if (const auto* hello = std::get_if<FrontendHello>(&message)) {
@@ -144,30 +168,23 @@ bool SchedulerLoop::receive_frontends(TimeNs now) {
   return true;
 }
 
-LinkId SchedulerLoop::link_of(const std::string& routing_id, Kind kind) {
-  const auto [it, fresh] = link_ids_.try_emplace(routing_id, 0);
-  if (fresh) {
-    it->second = static_cast<LinkId>(links_.size());
-    links_.push_back(Link{routing_id, kind, UniqueFd(), kNotPolled});
-  }
-  return it->second;
-}
-
 void SchedulerLoop::watch_pid(LinkId link, std::int32_t pid, std::uint64_t start) {
+  Link* entry = links_.find(link);
   // A pid of another namespace cannot be watched: then silence and the next Register must do.
-  if (links_[link].pidfd || pid_start_time(pid) != start) return;
-  links_[link].pidfd = UniqueFd(open_pidfd(pid));
-  if (!process_alive(pid, start)) links_[link].pidfd.reset();
+  if (entry == nullptr || entry->extra.pidfd || pid_start_time(pid) != start) return;
+  entry->extra.pidfd = UniqueFd(open_pidfd(pid));
+  if (!process_alive(pid, start)) entry->extra.pidfd.reset();
 }
 
 void SchedulerLoop::watch_processes(TimeNs now) {
-  for (LinkId link = 1; link < links_.size(); ++link) {
-    Link& entry = links_[link];
-    if (!entry.pidfd || entry.polled == kNotPolled || !poller_.ready(entry.polled)) continue;
-    entry.pidfd.reset();
+  links_.each([&](LinkId link, Link& entry) {
+    Watched& process = entry.extra;
+    if (!process.pidfd || process.polled == Watched::kNotPolled || !poller_.ready(process.polled))
+      return;
+    process.pidfd.reset();
     if (timeline_.on()) timeline_.lost(name_of(link), now);
     apply_now(ProcessGone{link}, now);
-  }
+  });
 }
 
 const std::string& SchedulerLoop::worker_name(LinkId link) const {
@@ -190,8 +207,20 @@ void SchedulerLoop::send_to_worker(LinkId link, ToWorker& message) {
       },
       message);
   const TimeNs sent = trace_.on() || timeline_.on() ? now_ns() : 0;
-  if (workers_.send(links_[link].routing_id, encoded_) != SendResult::ok)
-    failed_sends_.push_back(link);
+  const Link* to = links_.find(link);
+  if (to == nullptr) return;
+  switch (workers_.send(to->routing_id, encoded_)) {
+    case SendResult::ok:
+      break;
+    case SendResult::again:
+    case SendResult::unreachable:
+      failed_sends_.emplace_back(SendFailed{link});
+      break;
+    case SendResult::too_large:
+      failed_sends_.emplace_back(
+          MessageTooLarge{link, encoded_.size(), largest_request(state_, message)});
+      break;
+  }
   if (timeline_.on() && sent != 0) {
     if (const auto* plan = std::get_if<StepPlan>(&message)) {
       timeline_.plan(worker_name(link), *plan, sent);
@@ -214,23 +243,35 @@ void SchedulerLoop::send_to_frontend(LinkId link, ToFrontend& message) {
         traffic_.count(m, encoded_.size());
       },
       message);
-  // A message that does not fit its queue is not kept: the front end's heartbeat asks again.
-  (void)frontends_.send(links_[link].routing_id, encoded_);
+  deliver(link);
+}
+
+/// A message that does not fit its queue is not kept: the front end's heartbeat asks again.
+void SchedulerLoop::deliver(LinkId link) {
+  const Link* to = links_.find(link);
+  if (to == nullptr || frontends_.send(to->routing_id, encoded_) != SendResult::too_large) return;
+  out_.warn(name_of(link) + ": a message of " + std::to_string(encoded_.size()) +
+            " bytes was not sent; at most " + std::to_string(kMaxMessageBytes));
+}
+
+void SchedulerLoop::send_events(FrontendIndex index, Events& events) {
+  if (index >= state_.frontends.size() || !state_.frontends[index].reachable()) return;
+  events.epoch = state_.epoch;
+  encode(events, encoded_);
+  traffic_.count(events, encoded_.size());
+  if (trace_.on()) trace_.tokens(events);
+  deliver(state_.frontends[index].link);
 }
 
 void SchedulerLoop::flush() {
   for (auto& [link, message] : out_.to_workers) send_to_worker(link, message);
   out_.to_workers.clear();
+  for (auto& [index, events] : out_.full) send_events(index, events);
+  out_.full.clear();
   for (FrontendIndex i = 0; i < out_.events.size(); ++i) {
     Events& events = out_.events[i];
     if (Outbox::is_empty(events)) continue;
-    if (i < state_.frontends.size() && state_.frontends[i].reachable()) {
-      events.epoch = state_.epoch;
-      encode(events, encoded_);
-      traffic_.count(events, encoded_.size());
-      if (trace_.on()) trace_.tokens(events);
-      (void)frontends_.send(links_[state_.frontends[i].link].routing_id, encoded_);
-    }
+    send_events(i, events);
     Outbox::empty(events);
   }
   for (auto& [link, message] : out_.to_frontends) send_to_frontend(link, message);

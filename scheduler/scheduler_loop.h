@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "scheduler/admin/scheduler_trace.h"
 #include "scheduler/admin/traffic.h"
 #include "scheduler/apply/events.h"
+#include "scheduler/link_table.h"
 
 namespace baton {
 
@@ -47,14 +47,13 @@ class SchedulerLoop : public AdminBackend {
   const std::vector<std::pair<WorkerIndex, Tables>>& tables() const override { return tables_; }
 
  private:
-  enum class Kind : std::uint8_t { frontend, worker };
-  struct Link {
-    std::string routing_id;
-    Kind kind = Kind::worker;
+  /// The process at the other end of a link.
+  struct Watched {
+    static constexpr Poller::Index kNotPolled = ~Poller::Index{0};
     UniqueFd pidfd;
-    Poller::Index polled;  // of the pidfd, in this round
+    Poller::Index polled = kNotPolled;  // in this round
   };
-  static constexpr Poller::Index kNotPolled = ~Poller::Index{0};
+  using Link = LinkTable<Watched>::Link;
 
   void turn();
   bool receive_workers(TimeNs now);
@@ -64,8 +63,10 @@ class SchedulerLoop : public AdminBackend {
   void flush();
   void send_to_worker(LinkId link, ToWorker& message);
   void send_to_frontend(LinkId link, ToFrontend& message);
+  void send_events(FrontendIndex index, Events& events);
+  /// encoded_, to a front end.
+  void deliver(LinkId link);
   void log_lines();
-  LinkId link_of(const std::string& routing_id, Kind kind);
   void watch_pid(LinkId link, std::int32_t pid, std::uint64_t start);
   const std::string& worker_name(LinkId link) const;
   std::string name_of(LinkId link) const;
@@ -83,10 +84,9 @@ class SchedulerLoop : public AdminBackend {
   Traffic traffic_;
   AliveFile alive_;
   Poller poller_;
-  std::vector<Link> links_{1};  // index 0 is kNoLink
-  std::unordered_map<std::string, LinkId> link_ids_;
+  LinkTable<Watched> links_;
   std::vector<Event> injected_;
-  std::vector<LinkId> failed_sends_;
+  std::vector<Event> failed_sends_;
   std::vector<std::pair<WorkerIndex, Tables>> tables_;
   std::deque<std::string> recent_errors_;
   std::string routing_id_;
@@ -95,6 +95,7 @@ class SchedulerLoop : public AdminBackend {
   TimeNs started_ = 0;
   TimeNs last_turn_ = 0;
   TimeNs next_tick_ = 0;
+  TimeNs next_forgetting_ = 0;
   std::uint64_t undecodable_ = 0;
 };
 

@@ -4,9 +4,18 @@
 #include <utility>
 #include <variant>
 
+#include "ipc/codec.h"
 #include "ipc/fault_points.h"
 
 namespace baton {
+
+namespace {
+
+/// Tokens of a prompt: half of a message. The rest of a Submit is bounded apart, and a scheduler
+/// lets no sequence grow longer (scheduler/state/message_size.h).
+constexpr std::size_t kMaxPrompt = kMaxMessageBytes / 2 / sizeof(Token);
+
+}  // namespace
 
 void TableOutput::clear() {
   messages.clear();
@@ -28,6 +37,11 @@ Result<RequestId> RequestTable::open(NewRequest request, TimeNs now, TableOutput
   if (room() == 0) {
     return Status(ErrorCode::queue_full, "this front end already serves " + std::to_string(open_) +
                                              " requests; try again later");
+  }
+  if (request.prompt.size() > kMaxPrompt) {
+    return Status(ErrorCode::too_long, "the prompt has " + std::to_string(request.prompt.size()) +
+                                           " tokens; a message to the scheduler has room for " +
+                                           std::to_string(kMaxPrompt));
   }
   const std::uint64_t counter = next_counter_++;
   Entry& entry = entries_[counter];
@@ -221,6 +235,8 @@ void RequestTable::submit(std::uint64_t counter, Entry& entry, TimeNs now, Table
   entry.timing.reset();
   // Whatever ended the earlier attempt ends this one again: the scheduler sees the generated ids.
   entry.terminal.reset();
+  entry.prompt_logprobs.clear();
+  entry.prompt_whole = false;
   entry.sent = true;
   entry.ever_sent = true;
   entry.adopted = false;
@@ -287,6 +303,7 @@ void RequestTable::say_hello(TableOutput& out) {
 void RequestTable::heartbeat(const std::vector<std::uint64_t>& about, TableOutput& out) {
   FrontendHeartbeat beat;
   beat.epoch = view_.epoch;
+  bool some = false;
   for (const std::uint64_t counter : about) {
     const auto at = entries_.find(counter);
     if (at == entries_.end()) continue;
@@ -296,7 +313,11 @@ void RequestTable::heartbeat(const std::vector<std::uint64_t>& about, TableOutpu
     beat.next.push_back(entry.state == State::open
                             ? static_cast<std::uint32_t>(entry.generated.size())
                             : entry.next);
+    const auto entries = static_cast<std::uint32_t>(entry.prompt_logprobs.items.size());
+    some = some || entries != 0;
+    beat.prompt_entries.push_back(entries);
   }
+  if (!some) beat.prompt_entries.clear();
   out.messages.emplace_back(std::move(beat));
 }
 
@@ -379,6 +400,7 @@ void RequestTable::close(Entries::iterator at, State state, TimeNs now, TableOut
   entry.closing_since = now;
   entry.request = NewRequest{};
   entry.generated = {};
+  entry.prompt_logprobs = {};
   entry.terminal.reset();
   if (view_.welcomed) repeat_closing(at->first, entry, now, out);
 }

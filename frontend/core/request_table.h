@@ -276,6 +276,8 @@ class RequestTable {
     TimeNs closing_since = 0;
     NewRequest request;  // prompt and generated ids are given up when the entry stops being open
     std::vector<Token> generated;  // of a beam search nothing is delivered before its end
+    Logprobs prompt_logprobs;      // its parts so far, until the first token takes them along
+    bool prompt_whole = false;     // all of them are here
     Beginning beginning;
     TimeNs submitted = 0;  // last time, by this process
     std::optional<RequestTiming> timing;
@@ -301,6 +303,7 @@ class RequestTable {
   void take_timing(const RequestTiming& timing, TableOutput& out);
   void take_progress(const Events& message, TimeNs now, TableOutput& out);
   void take_tokens(const TokenRow& row, LogprobReader& logprobs, TimeNs now, TableOutput& out);
+  bool take_prompt(const TokenRow& row, Entry& entry, TimeNs now);
   void append(const TokenRow& row, Entry& entry, std::uint32_t known, LogprobReader& logprobs,
               TableOutput& out);
   bool settle(Entries::iterator at, TableOutput& out);

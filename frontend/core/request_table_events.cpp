@@ -158,11 +158,35 @@ void RequestTable::take_tokens(const TokenRow& row, LogprobReader& logprobs, Tim
     return;
   }
   entry.news = now;
+  if (next == 0 && !take_prompt(row, entry, now)) return;
   const std::uint32_t known =
       fault(Fault::token_sent_twice) ? 0 : std::min(next - row.first, row.count);
   counters_.duplicates += known;
   append(row, entry, known, logprobs, out);
   settle(at, out);
+}
+
+/// What comes of the log probabilities of its prompt. False: some are missing, and the first token
+/// is not taken before them.
+bool RequestTable::take_prompt(const TokenRow& row, Entry& entry, TimeNs now) {
+  Logprobs& have = entry.prompt_logprobs;
+  for (const PromptLogprobs& part : row.message.prompt_logprobs) {
+    if (part.owner != row.counter || entry.prompt_whole) continue;
+    const std::size_t before = have.items.size();
+    if (part.first > before) break;
+    LogprobReader reader(part.values);
+    for (std::size_t i = part.first; !reader.done(); ++i) {
+      LogprobReader::Entry values;
+      const std::uint32_t item = reader.item();
+      reader.take(item, values);
+      if (i >= before) have.push(item, values.logprob, values.top_tokens, values.top_logprobs);
+    }
+    entry.prompt_whole = !part.more;
+    if (have.items.size() > before) entry.asked = 0;  // the next part is asked for at once
+  }
+  if (entry.prompt_whole || (have.items.empty() && row.count != 0)) return true;
+  want_resend(row.counter, entry, now);
+  return false;
 }
 
 /// Hands out what is new in the row: all but its first `known` tokens.
@@ -195,11 +219,9 @@ void RequestTable::append(const TokenRow& row, Entry& entry, std::uint32_t known
   entry.generated.insert(entry.generated.end(), tokens, tokens + count);
   if (first == 0) {
     delivery.beginning = entry.beginning;
-    for (const PromptLogprobs& prompt : row.message.prompt_logprobs) {
-      if (prompt.owner != row.counter) continue;
+    if (entry.prompt_whole) {
       delivery.prompt_logprobs = static_cast<std::int32_t>(out.prompt_logprobs.size());
-      out.prompt_logprobs.push_back(prompt.values);
-      break;
+      out.prompt_logprobs.push_back(std::exchange(entry.prompt_logprobs, {}));
     }
   }
   out.deliveries.push_back(delivery);

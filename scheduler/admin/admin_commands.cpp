@@ -96,12 +96,15 @@ class Audit : public PendingAnswer {
     const State& state = backend.state();
     const auto ready = static_cast<std::size_t>(std::count_if(
         state.workers.begin(), state.workers.end(), [](const Worker& w) { return w.ready(); }));
-    if (backend.tables().size() < ready && now < until_) return std::nullopt;
+    const auto answered = static_cast<std::size_t>(
+        std::count_if(backend.tables().begin(), backend.tables().end(),
+                      [](const auto& entry) { return !entry.second.more; }));
+    if (answered < ready && now < until_) return std::nullopt;
     std::vector<std::string> faults = audit_state(state);
     for (const auto& [index, tables] : backend.tables()) {
       compare_tables(state, index, tables, faults);
     }
-    if (backend.tables().size() < ready) faults.emplace_back("not every worker sent its tables");
+    if (answered < ready) faults.emplace_back("not every worker sent its tables");
     if (faults.empty()) return "ok\n";
     std::string text = "error: " + std::to_string(faults.size()) + " faults\n";
     for (const std::string& fault : faults) text += fault + "\n";

@@ -4,6 +4,7 @@
 #include "scheduler/apply/membership.h"
 #include "scheduler/apply/requests.h"
 #include "scheduler/apply/roles.h"
+#include "scheduler/plan/elastic.h"
 
 namespace baton {
 
@@ -27,6 +28,18 @@ void send_failed(State& state, LinkId link, Outbox& out) {
   end_term(state, it->second, kBlameLater, Places::wait, "a message could not be sent", out);
 }
 
+void too_large(State& state, const MessageTooLarge& event, Outbox& out) {
+  const auto it = state.worker_links.find(event.link);
+  if (it == state.worker_links.end() || state.workers[it->second].peer.link != event.link) return;
+  const std::string size = std::to_string(event.bytes) + " bytes; a message has at most " +
+                           std::to_string(state.settings.message_bytes);
+  if (Request* request = state.requests.find(event.request)) {
+    end_request(state, *request, FinishReason::error, ErrorCode::too_long,
+                "the request makes a message of " + size, out);
+  }
+  end_term(state, it->second, kBlameNobody, Places::wait, "a message of " + size, out);
+}
+
 struct Apply {
   State& state;
   TimeNs now;
@@ -38,17 +51,22 @@ struct Apply {
   void operator()(FromWorker&& e) { apply_worker(state, e.link, std::move(e.message), now, out); }
   void operator()(ProcessGone&& e) { peer_gone(state, e.link, now, out); }
   void operator()(SendFailed&& e) { send_failed(state, e.link, out); }
+  void operator()(MessageTooLarge&& e) { too_large(state, e, out); }
   void operator()(Tick&& e) { apply_tick(state, e.gap, now, out); }
   void operator()(SetDraining&& e) {
     for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
       if (state.workers[i].name() == e.worker) {
         set_draining(state, i, e.draining, /*leave=*/false, now, out);
+        prove_context(state, /*anew=*/true);
       }
     }
   }
   void operator()(SetRole&& e) {
     for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
-      if (state.workers[i].name() == e.worker) hold_role(state, i, e.role, now, out);
+      if (state.workers[i].name() == e.worker) {
+        hold_role(state, i, e.role, now, out);
+        prove_context(state, /*anew=*/true);
+      }
     }
   }
   void operator()(AdminCancel&& e) {
@@ -63,6 +81,7 @@ struct Apply {
 
 void apply(State& state, Event&& event, TimeNs now, Outbox& out) {
   state.now = now;
+  out.message_bytes = state.settings.message_bytes;
   std::visit(Apply{state, now, out}, std::move(event));
 }
 

@@ -34,7 +34,7 @@ void cancel_unheard(State& state, FrontendIndex frontend,
     end_request(state, *request, FinishReason::cancelled, ErrorCode::cancelled, why, out);
     forget(state, *request);
   }
-  if (frontend < out.events.size()) out.events[frontend] = Events{};
+  out.drop_events(frontend);
 }
 
 void refuse(State& state, const Submit& submit, FrontendIndex frontend, ErrorCode code,
@@ -48,7 +48,7 @@ void refuse(State& state, const Submit& submit, FrontendIndex frontend, ErrorCod
   terminal.code = code;
   terminal.message = std::move(message);
   terminal.retry_after_s = retry_after_s;
-  out.events_for(frontend).terminals.push_back(std::move(terminal));
+  out.begin_in(frontend).terminals.push_back(std::move(terminal));
 }
 
 /// Seconds until the queue has probably moved; deliberately coarse.
@@ -70,7 +70,7 @@ FrontendWelcome welcome_of(const State& state) {
   FrontendWelcome message;
   message.build = state.build;
   message.epoch = state.epoch;
-  message.max_context = max_context(state);
+  message.max_context = promised_context(state);
   for (const Worker& w : state.workers) {
     if (w.takes_work()) ++message.workers_ready;
     message.progress += w.compute.steps_total;
@@ -214,7 +214,7 @@ struct Handler {
       paid = {known->charged_prompt, known->charged_output};
       drop_obsolete(*known);
     }
-    const std::uint32_t context = max_context(state);
+    const std::uint32_t context = promised_context(state);
     if (!submit.again && state.waiting.size() >= state.settings.max_waiting) {
       refuse(state, submit, frontend, ErrorCode::queue_full,
              std::to_string(state.waiting.size()) + " requests are waiting already",
@@ -361,7 +361,8 @@ struct Handler {
       out.to_frontends.emplace_back(link, FrontendUnknown{state.epoch});
       return;
     }
-    if (beat.counters.size() != beat.attempts.size() || beat.counters.size() != beat.next.size()) {
+    if (beat.counters.size() != beat.attempts.size() || beat.counters.size() != beat.next.size() ||
+        (!beat.prompt_entries.empty() && beat.prompt_entries.size() != beat.counters.size())) {
       return;
     }
     Gone gone;
@@ -374,17 +375,17 @@ struct Handler {
         gone.counters.push_back(beat.counters[i]);
         continue;
       }
-      resend(*request, beat.next[i]);
+      resend(*request, beat.next[i], beat.prompt_entries.empty() ? 0 : beat.prompt_entries[i]);
     }
     if (!gone.counters.empty()) out.to_frontends.emplace_back(link, std::move(gone));
     welcome();
   }
 
   /// The tokens from index `next`, and the terminal if the request has ended.
-  void resend(Request& request, std::uint32_t next) {
+  void resend(Request& request, std::uint32_t next, std::uint32_t prompt_entries) {
     const auto end =
         std::min(static_cast<std::uint32_t>(request.generated.size()), request.client_tokens);
-    if (next < end) resend_tokens(request, next, end, out);
+    if (next < end) resend_tokens(request, next, end, out, prompt_entries);
     if (request.terminal_sent) send_terminal(state, request, out);
   }
 
@@ -437,7 +438,7 @@ void apply_frontend(State& state, LinkId link, FrontendMessage&& message, TimeNs
 }
 
 void tell_context(State& state, Outbox& out) {
-  const std::uint32_t context = max_context(state);
+  const std::uint32_t context = promised_context(state);
   for (Frontend& entry : state.frontends) {
     if (!entry.reachable() || entry.told_context == context) continue;
     entry.told_context = context;

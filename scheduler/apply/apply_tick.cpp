@@ -171,6 +171,11 @@ void apply_tick(State& state, TimeNs gap, TimeNs now, Outbox& out) {
     probe_again(state, i, now, out);
     drain(state, i, now, out);
   }
+  if (state.proven_context <= max_context(state)) {
+    state.context_lost = 0;
+  } else if (state.context_lost == 0) {
+    state.context_lost = now;
+  }
   turn_roles(state, now, out);
   for (FrontendIndex i = 0; i < state.frontends.size(); ++i) {
     const Frontend& frontend = state.frontends[i];

@@ -200,6 +200,9 @@ struct WorkerHandler {
       out.to_workers.emplace_back(link, Refused{"impossible pool geometry in Hello"});
       return;
     }
+    // A longer sequence would make a plan that nobody can send.
+    hello.max_context =
+        std::min(hello.max_context, context_in_a_message(hello, state.settings.message_bytes));
     if (w.ready()) {
       if (hello.hello_id == w.store.offer.hello_id) {  // our Welcome was lost
         out.to_workers.emplace_back(link, Welcome{state.epoch, w.peer.term, hello.hello_id});
@@ -236,6 +239,7 @@ struct WorkerHandler {
     }
     w.store.offer = std::move(hello);
     w.peer.state = WorkerState::ready;
+    const bool smaller = w.store.context() < w.store.last_context;
     w.store.last_context = w.store.context();
     w.store.last_positions = w.store.offer.max_context;
     w.peer.term = state.last_term = std::max(state.last_term + 1, state.epoch + 1);
@@ -247,6 +251,7 @@ struct WorkerHandler {
     w.peer.heard = now;
     out.info(w.name() + ": ready, " + std::to_string(w.store.offer.blocks) + " blocks");
     warn_of_small_steps(state.settings, w, out);
+    if (smaller) prove_context(state, /*anew=*/true);
     if (w.store.kept) resume_pool(state, index, out);
     out.to_workers.emplace_back(link, Welcome{state.epoch, w.peer.term, w.store.offer.hello_id});
     probe_peers(state, index, now, out);
@@ -443,7 +448,10 @@ struct WorkerHandler {
     Request* request = state.request_of(*sequence);
     if (request == nullptr || request->phase == Phase::ended) return;
     request->deaths.got_on(stage);
-    if (request->grammar != 0) request->deaths.got_on(Stage::compile);
+    if (request->grammar != 0) {
+      request->deaths.got_on(Stage::compile);
+      state.grammar_deaths.erase(request->grammar);
+    }
     if (request->times.token(now)) tell_gap(*request);
     take_token(state, *request, token, logprobs, out);
     leave_singles(*request, id);

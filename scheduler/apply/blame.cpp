@@ -15,13 +15,16 @@ namespace {
 /// Deaths in all that end a request: those of two stages.
 std::uint32_t most_in_all(const Settings& settings) { return 2 * settings.max_deaths; }
 
+/// Most entries of State::grammar_deaths; the oldest one makes room.
+constexpr std::size_t kMostGrammars = 1024;
+
 /// `request` may be 0: somebody who is not known any more, or a probe. It is blamed for nothing,
 /// but nobody was alone beside it.
-void add(Suspicions& found, std::uint64_t request, Stage stage) {
+void add(Suspicions& found, std::uint64_t request, Stage stage, std::uint64_t grammar = 0) {
   const bool known = std::any_of(found.begin(), found.end(), [&](const Suspicion& s) {
-    return s.request == request && s.stage == stage;
+    return s.request == request && s.stage == stage && s.grammar == grammar;
   });
-  if (!known) found.push_back({request, stage});
+  if (!known) found.push_back({request, stage, grammar});
 }
 
 void add_rows(const State& state, const InFlightStep& step, Suspicions& found) {
@@ -34,35 +37,104 @@ void add_rows(const State& state, const InFlightStep& step, Suspicions& found) {
   for (const auto& [id, n] : step.rows) row(id, Stage::prefill);
 }
 
-/// Everybody who has that grammar: it is the grammar that kills. Perhaps nobody has it any more.
-void add_grammar(const State& state, std::uint64_t key, Suspicions& found) {
-  bool known = false;
+/// Those who have that grammar, and their requests have not ended.
+std::vector<std::uint64_t> owners_of_grammar(const State& state, std::uint64_t key) {
+  std::vector<std::uint64_t> owners;
   state.requests.each([&](const Request& request) {
-    if (request.grammar != key || request.phase == Phase::ended) return;
-    add(found, request.id, Stage::compile);
-    known = true;
+    if (request.grammar == key && request.phase != Phase::ended) owners.push_back(request.id);
   });
-  if (!known) add(found, 0, Stage::compile);
+  return owners;
 }
 
-/// Somebody else may be the cause of the deaths before as well as this request: they were there
-/// together.
-bool others_suspected(const State& state, const Request& request, Stage stage) {
+/// It is the grammar that kills, whoever has it. Perhaps nobody has it any more.
+void add_grammar(const State& state, std::uint64_t key, Suspicions& found) {
+  const std::vector<std::uint64_t> owners = owners_of_grammar(state, key);
+  for (const std::uint64_t owner : owners) add(found, owner, Stage::compile, key);
+  if (owners.empty()) add(found, 0, Stage::compile, key);
+}
+
+/// Something else may be the cause of the deaths before as well as this request, or its grammar
+/// where that is not 0: they were there together.
+bool others_suspected(const State& state, std::uint64_t request, std::uint64_t grammar,
+                      Stage stage) {
   bool found = false;
   state.requests.each([&](const Request& other) {
-    found = found || (other.id != request.id && other.phase != Phase::ended &&
-                      is_suspect(state, other, stage));
+    const bool same = other.id == request || (grammar != 0 && other.grammar == grammar);
+    found = found || (!same && other.phase != Phase::ended && is_suspect(state, other, stage));
   });
   return found;
 }
 
-/// How far short of the end a death leaves the request's counts. Beside others: one. Alone: none,
-/// unless others are suspected with it and it is the first that it was alone with: an outsider may
+/// Of a death, as the cause met it.
+struct Circumstances {
+  bool alone = false;  // nothing else was at work
+  bool first_alone = false;
+  bool others_suspected = false;
+};
+
+/// How far short of the end a death leaves the counts. Beside others: one. Alone: none, unless
+/// others are suspected with it and it is the first that the cause was alone with: an outsider may
 /// have killed the worker, and whoever has its turn then would end for that.
-std::uint32_t spared(const State& state, const Request& request, Stage stage, bool alone) {
+std::uint32_t spared(const State& state, const Circumstances& death) {
   if (state.settings.max_deaths <= 1) return 0;  // the first death is the end
-  if (!alone) return 1;
-  return request.deaths.alone <= 1 && others_suspected(state, request, stage) ? 1 : 0;
+  if (!death.alone) return 1;
+  return death.first_alone && death.others_suspected ? 1 : 0;
+}
+
+void end_for(State& state, Request& request, std::uint32_t count, Stage stage, Outbox& out) {
+  const bool stage_over = count >= state.settings.max_deaths;
+  end_request(
+      state, request, FinishReason::error, ErrorCode::worker_crashes,
+      stage_over
+          ? std::to_string(count) + " workers in a row died in its " + to_string(stage)
+          : std::to_string(request.deaths.total) + " workers died while they ran this request",
+      out);
+}
+
+GrammarDeaths& deaths_of_grammar(State& state, std::uint64_t key) {
+  auto& all = state.grammar_deaths;
+  if (all.size() >= kMostGrammars && !all.contains(key)) {
+    all.erase(std::min_element(all.begin(), all.end(), [](const auto& a, const auto& b) {
+      return a.second.last < b.second.last;
+    }));
+  }
+  return all[key];
+}
+
+/// All who have the grammar end with it. What is left of its count makes one who comes with it
+/// later a suspect.
+void blame_grammar(State& state, std::uint64_t key, bool alone, Outbox& out) {
+  const std::uint32_t in_stage = state.settings.max_deaths;
+  const std::uint32_t in_all = most_in_all(state.settings);
+  GrammarDeaths& deaths = deaths_of_grammar(state, key);
+  if (alone) ++deaths.alone;
+  const std::uint32_t spare =
+      spared(state, {alone, deaths.alone <= 1, others_suspected(state, 0, key, Stage::compile)});
+  deaths.count = std::max(deaths.count, std::min(deaths.count + 1, in_stage - spare));
+  deaths.last = state.now;
+  const std::uint32_t count = deaths.count;
+  if (count >= in_stage) deaths.count = in_stage - 1;
+  for (const std::uint64_t id : owners_of_grammar(state, key)) {
+    Request& request = *state.requests.find(id);
+    if (request.phase == Phase::ended) continue;
+    if (alone) ++request.deaths.alone;
+    request.deaths.add(Stage::compile, in_stage - spare, in_all - spare);
+    if (count >= in_stage || request.deaths.total >= in_all)
+      end_for(state, request, count, Stage::compile, out);
+  }
+}
+
+void blame_request(State& state, Request& request, Stage stage, bool alone, Outbox& out) {
+  const std::uint32_t in_stage = state.settings.max_deaths;
+  const std::uint32_t in_all = most_in_all(state.settings);
+  if (alone) ++request.deaths.alone;
+  const std::uint32_t spare = spared(
+      state,
+      {alone, request.deaths.alone <= 1, alone && others_suspected(state, request.id, 0, stage)});
+  request.deaths.add(stage, in_stage - spare, in_all - spare);
+  const std::uint32_t count = request.deaths.of(stage);
+  if (count >= in_stage || request.deaths.total >= in_all)
+    end_for(state, request, count, stage, out);
 }
 
 }  // namespace
@@ -110,25 +182,21 @@ Suspicions owners_of(const State& state, WorkerIndex worker, const Outstanding& 
 
 void blame(State& state, const Suspicions& suspicions, Outbox& out) {
   std::set<std::uint64_t> requests;
-  for (const Suspicion& s : suspicions) requests.insert(s.request);
-  const std::uint32_t in_stage = state.settings.max_deaths;
-  const std::uint32_t in_all = most_in_all(state.settings);
-  const bool alone = requests.size() == 1;
+  std::set<std::pair<std::uint64_t, std::uint64_t>> causes;
+  std::set<std::uint64_t> grammars;
   for (const Suspicion& s : suspicions) {
+    requests.insert(s.request);
+    causes.emplace(s.grammar, s.grammar != 0 ? 0 : s.request);
+  }
+  const bool alone = causes.size() == 1 || requests.size() == 1;
+  for (const Suspicion& s : suspicions) {
+    if (s.grammar != 0) {
+      if (grammars.insert(s.grammar).second) blame_grammar(state, s.grammar, alone, out);
+      continue;
+    }
     Request* request = state.requests.find(s.request);
     if (request == nullptr || request->phase == Phase::ended) continue;
-    if (alone) ++request->deaths.alone;
-    const std::uint32_t spare = spared(state, *request, s.stage, alone);
-    request->deaths.add(s.stage, in_stage - spare, in_all - spare);
-    const std::uint32_t count = request->deaths.of(s.stage);
-    if (count < in_stage && request->deaths.total < in_all) continue;
-    const bool stage_over = count >= in_stage;
-    end_request(
-        state, *request, FinishReason::error, ErrorCode::worker_crashes,
-        stage_over
-            ? std::to_string(count) + " workers in a row died in its " + to_string(s.stage)
-            : std::to_string(request->deaths.total) + " workers died while they ran this request",
-        out);
+    blame_request(state, *request, s.stage, alone, out);
   }
 }
 
@@ -137,12 +205,12 @@ void note_unblamed(State& state, WorkerIndex worker) {
   const Suspicions running = running_on(state, worker);
   for (const Suspicion& s : running) {
     const bool known = std::any_of(noted.begin(), noted.end(), [&](const Unblamed& other) {
-      return other.request == s.request && other.stage == s.stage;
+      return other.request == s.request && other.stage == s.stage && other.grammar == s.grammar;
     });
     const Request* request = state.requests.find(s.request);
     // Whoever is not known any more is kept, too: nobody was alone beside it.
     const std::uint32_t times = request != nullptr ? request->deaths.times(s.stage) : 0;
-    if (!known) noted.push_back({s.request, s.stage, times});
+    if (!known) noted.push_back({s.request, s.stage, times, s.grammar});
   }
 }
 
@@ -161,17 +229,28 @@ void note_given_up(State& state, WorkerIndex worker, const Request& request) {
 void blame_late(State& state, Worker& worker, Outbox& out) {
   std::vector<Unblamed> noted = std::exchange(worker.peer.unblamed, {});
   if (fault(Fault::no_late_blame)) return;
-  Suspicions left;
-  bool others = false;  // one who has got on was there, too: it may have been that one
-  for (const Unblamed& n : noted) {
+  // One who has got on was there, too: it may have been that one. A grammar got on with any of
+  // those who have it; one of them that has left takes nothing away from it.
+  const auto lives = [&](const Unblamed& n) {
     const Request* request = state.requests.find(n.request);
-    const bool got_on = request == nullptr || request->phase == Phase::ended ||
-                        request->deaths.times(n.stage) != n.progress;
-    if (got_on) {
-      others = true;
-    } else {
-      left.push_back({n.request, n.stage});
-    }
+    return request != nullptr && request->phase != Phase::ended;
+  };
+  const auto got_on = [&](const Unblamed& n) {
+    return lives(n) && state.requests.find(n.request)->deaths.times(n.stage) != n.progress;
+  };
+  std::set<std::uint64_t> cleared;
+  std::set<std::uint64_t> held;
+  for (const Unblamed& n : noted) {
+    if (n.grammar != 0 && got_on(n)) cleared.insert(n.grammar);
+    if (n.grammar != 0 && lives(n)) held.insert(n.grammar);
+  }
+  Suspicions left;
+  bool others = false;
+  for (const Unblamed& n : noted) {
+    const bool blamed = lives(n) && !got_on(n) && !cleared.contains(n.grammar);
+    if (blamed) left.push_back({n.request, n.stage, n.grammar});
+    const bool shared = n.grammar != 0 && held.contains(n.grammar) && !cleared.contains(n.grammar);
+    others = others || (!blamed && !shared);
   }
   if (others) left.push_back({0, Stage::prefill});
   blame(state, left, out);
@@ -181,7 +260,12 @@ bool is_suspect(const State& state, const Request& request, Stage stage) {
   const Deaths& deaths = request.deaths;
   const std::uint32_t most = state.settings.max_deaths;
   if (fault(Fault::no_suspects)) return false;
-  return (deaths.of(stage) > 0 && deaths.of(stage) + 1 >= most) ||
+  std::uint32_t in_stage = deaths.of(stage);
+  if (stage == Stage::compile) {
+    const auto grammar = state.grammar_deaths.find(request.grammar);
+    in_stage = grammar == state.grammar_deaths.end() ? 0 : grammar->second.count;
+  }
+  return (in_stage > 0 && in_stage + 1 >= most) ||
          (deaths.total > 0 && deaths.total + 1 >= most_in_all(state.settings));
 }
 

@@ -1,11 +1,14 @@
 // Who may be the cause of a worker's death, and what follows.
 //
 //  - Whatever ran on the worker may be: the rows of its steps in flight, the pulls that it ran, the
-//    grammars that it compiled. Each request is counted one death in that stage.
+//    grammars that it compiled. Each of these causes is counted one death in that stage. A row or a
+//    pull is one request's. A grammar is that of all requests which have it: they are suspected and
+//    end together, and those that come later begin with its count (State::grammar_deaths).
 //  - A request that could be the cause once more (is_suspect) does that work alone: no step, pull
 //    or grammar of anybody else is outstanding on the worker beside it. One whose pulls killed does
 //    not pull any more: it decodes where it is prefilled.
-//  - The death that ends a request is one that it was alone with. Beside others its count stops one
+//  - The death that ends a request is one that its cause was alone with. Beside others its count
+//  stops one
 //    short of that, so nobody ends for what somebody else did. If others are suspected of the same
 //    deaths, it takes two that it was alone with: the first may be an outsider's (an operator's
 //    kill), and meets whoever has the turn.
@@ -22,6 +25,7 @@ namespace baton {
 struct Suspicion {
   std::uint64_t request = 0;
   Stage stage = Stage::prefill;
+  std::uint64_t grammar = 0;  // its key, in Stage::compile
 };
 using Suspicions = std::vector<Suspicion>;
 

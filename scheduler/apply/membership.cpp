@@ -155,8 +155,26 @@ void give_up_pool(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
   }
 }
 
+bool forget_link(State& state, LinkId link) {
+  if (const auto it = state.worker_links.find(link); it != state.worker_links.end()) {
+    const Peer& peer = state.workers[it->second].peer;
+    if (peer.link == link && peer.state != WorkerState::gone) return false;
+    state.worker_links.erase(it);
+  }
+  if (const auto it = state.frontend_links.find(link); it != state.frontend_links.end()) {
+    const Frontend& entry = state.frontends[it->second];
+    if (entry.link == link && entry.alive) return false;
+    state.frontend_links.erase(it);
+  }
+  return true;
+}
+
 std::uint32_t max_context(const State& state) {
   return std::max(largest_context(state), elastic_context(state));
+}
+
+std::uint32_t promised_context(const State& state) {
+  return std::max(max_context(state), state.proven_context);
 }
 
 std::uint32_t largest_context(const State& state) {

@@ -14,6 +14,7 @@ struct Blame {
   bool later = false;
 };
 inline const Blame kBlameLater{{}, true};
+inline const Blame kBlameNobody{};
 /// Ends the worker's term: its sequences go back to the queue, its pool is wholly fenced. If the
 /// pool outlives its process, they may wait there instead (kept_pool.h).
 void end_term(State& state, WorkerIndex index, const Blame& blamed, Places places,
@@ -32,11 +33,17 @@ void give_up_pool(State& state, WorkerIndex index, TimeNs now, Outbox& out);
 /// that ended just before and blamed nobody yet.
 void lose_worker(State& state, WorkerIndex index, bool blamed, const std::string& why, TimeNs now,
                  Outbox& out);
+/// The shell knows nobody by that link any more. False, and nothing: a peer that lives has it.
+bool forget_link(State& state, LinkId link);
 /// Prompt + output tokens that fit the pool and model of some worker that decodes (of any worker,
 /// where none does): also of one that is away and may come back. Longer ones are refused; these
 /// wait. 0 while none was ever there. With `elastic: auto`, those that fit the pools of several
 /// workers together.
 std::uint32_t max_context(const State& state);
+/// What front ends are told, and requests are accepted by: max_context(), or more where pools have
+/// held that together and one of them is away. A request that needs it waits, and is `unavailable`
+/// in the end.
+std::uint32_t promised_context(const State& state);
 /// Likewise, of what stays on one worker.
 std::uint32_t largest_context(const State& state);
 bool any_decoder(const State& state);

@@ -121,8 +121,10 @@ void probe_answered(State& state, const OpenPull& pull, const std::string& failu
   if (exporter.store.allocation() != pull.from_allocation) return;
   const bool known = !reaches(exporter, importer);
   if (failure.empty()) {
-    if (may_read_in_place(state, exporter, importer))
+    if (may_read_in_place(state, exporter, importer)) {
       importer.peer.readable.insert(pull.from_allocation);
+      prove_context(state, /*anew=*/false);
+    }
     if (!known) return;
     importer.peer.unreachable.erase(pull.from_allocation);
     tell_context(state, out);

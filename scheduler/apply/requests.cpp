@@ -99,39 +99,62 @@ void preempt(State& state, Request& request, MoveCause why) {
 
 namespace {
 
-/// Entries of prompts' log probabilities in one message; more wait until they are asked for. Those
-/// of one prompt alone stay far below what a message may hold.
-constexpr std::size_t kMaxTopsAtOnce = 1U << 20U;
+/// Values of vectors in one message: more of them make it late for everybody.
+constexpr std::size_t kMostValues = 1U << 20U;
 
-/// False: the message is full of prompts' log probabilities, or of vectors. What is not sent now,
-/// the front end asks for when it misses it.
-bool has_room_for(const Request& request, std::uint32_t begin, Outbox& out) {
-  if (request.sampling.pools())
-    return out.events_for(request.frontend).logprobs.vectors.size() < kMaxTopsAtOnce;
-  if (begin != 0 || request.prompt_logprobs.items.empty()) return true;
-  std::size_t tops = 0;
-  for (const PromptLogprobs& part : out.events_for(request.frontend).prompt_logprobs) {
-    tops += part.values.items.size() + part.values.top_tokens.size();
-  }
-  return tops < kMaxTopsAtOnce;
+/// False: this turn's messages are full. What is not sent now, the front end asks for when it
+/// misses it.
+bool has_room_for(const Request& request, Outbox& out) {
+  return out.has_room() && (!request.sampling.pools() ||
+                            out.events_for(request.frontend).logprobs.vectors.size() < kMostValues);
 }
 
-/// The row of [begin, end) in the front end's Events; its tokens are the caller's to append.
-Events& begin_row(const Request& request, std::uint32_t begin, std::uint32_t end, Outbox& out) {
-  Events& events = out.events_for(request.frontend);
+/// A row of [begin, end) in the Events; its tokens are the caller's to append.
+Events& add_row(const Request& request, std::uint32_t begin, std::uint32_t end, Events& events) {
   events.counters.push_back(request.name.counter);
   events.attempts.push_back(request.attempt);
   events.first_index.push_back(begin);
   events.counts.push_back(end - begin);
-  if (begin == 0 && !request.prompt_logprobs.items.empty()) {
-    events.prompt_logprobs.push_back({request.name.counter, request.prompt_logprobs});
-  }
-  if (begin == 0) {
+  if (begin == 0 && end != 0) {
     events.begun_counters.push_back(request.name.counter);
     events.begun_cached.push_back(request.cached_tokens);
     events.begun_at.push_back(request.begun);
   }
   return events;
+}
+
+Events& begin_row(const Request& request, std::uint32_t begin, std::uint32_t end, Outbox& out) {
+  return add_row(request, begin, end, out.begin_in(request.frontend));
+}
+
+/// Of a prompt's log probabilities, those from entry `first` on that a quarter of a message holds.
+PromptLogprobs prompt_part(const Request& request, std::uint32_t first, std::size_t most_bytes) {
+  PromptLogprobs part;
+  part.owner = request.name.counter;
+  part.first = first;
+  LogprobReader reader(request.prompt_logprobs);
+  LogprobReader::Entry entry;
+  std::size_t bytes = 0;
+  for (std::uint32_t i = 0; !reader.done() && bytes < most_bytes; ++i) {
+    const std::uint32_t item = reader.item();
+    reader.take(item, entry);
+    if (i < first) continue;
+    part.values.push(item, entry.logprob, entry.top_tokens, entry.top_logprobs);
+    bytes += 12 + 8 * entry.top_tokens.size();
+  }
+  part.more = !reader.done();
+  return part;
+}
+
+/// Before the first token: log probabilities of its prompt from entry `first` on. False: others
+/// follow, or there is no room for them, and the token waits until the front end asks for it.
+bool tell_prompt(const Request& request, std::uint32_t first, Outbox& out) {
+  if (request.prompt_logprobs.items.empty()) return true;
+  if (!out.has_room()) return false;
+  PromptLogprobs part = prompt_part(request, first, out.message_bytes / 4);
+  const bool more = part.more;
+  begin_row(request, 0, 0, out).prompt_logprobs.push_back(std::move(part));
+  return !more;
 }
 
 /// Where its time went so far; `whole`: with all that happened to it.
@@ -166,7 +189,7 @@ void tell_progress(const State& state, Request& request, const Sequence& sequenc
   const bool first = request.progress_told == 0;
   if (!whole && !first && state.now - request.progress_told < kProgressInterval) return;
   request.progress_told = state.now;
-  Events& events = out.events_for(request.frontend);
+  Events& events = out.begin_in(request.frontend);
   events.progress_counters.push_back(request.name.counter);
   events.progress_attempts.push_back(request.attempt);
   events.progress_done.push_back(sequence.computed);
@@ -184,35 +207,45 @@ void take_token(State& state, Request& request, Token token, const LogprobReader
     request.logprobs.push(index, logprobs->logprob, logprobs->top_tokens, logprobs->top_logprobs,
                           logprobs->vector);
   }
-  if (index < request.client_tokens && has_room_for(request, index, out)) {
-    Events& events = begin_row(request, index, index + 1, out);
+  const bool room = !request.sampling.pools() || has_room_for(request, out);
+  if (index < request.client_tokens && room && (index != 0 || tell_prompt(request, 0, out))) {
+    const bool timed = request.times.take_news() || index == 0;
+    Events& events = add_row(request, index, index + 1,
+                             timed || logprobs != nullptr ? out.begin_in(request.frontend)
+                                                          : out.begin_token_in(request.frontend));
     if (logprobs != nullptr) {
       events.logprobs.push(static_cast<std::uint32_t>(events.tokens.size()), logprobs->logprob,
                            logprobs->top_tokens, logprobs->top_logprobs, logprobs->vector);
     }
     events.tokens.push_back(token);
-    const bool news = request.times.take_news();
-    if (index == 0 || news) tell_times(state, request, /*whole=*/false, out);
+    if (timed) tell_times(state, request, /*whole=*/false, out);
   }
   const FinishReason reason = finish_after(request, token);
   if (reason != FinishReason::none) end_request(state, request, reason, ErrorCode::ok, "", out);
 }
 
-void resend_tokens(const Request& request, std::uint32_t begin, std::uint32_t end, Outbox& out) {
-  if (!has_room_for(request, begin, out)) return;
-  Events& events = begin_row(request, begin, end, out);
-  const auto at = static_cast<std::uint32_t>(events.tokens.size());
+void resend_tokens(const Request& request, std::uint32_t begin, std::uint32_t end, Outbox& out,
+                   std::uint32_t prompt_entries) {
+  if (begin == 0 && !tell_prompt(request, prompt_entries, out)) return;
   LogprobReader reader(request.logprobs);
-  while (!reader.done()) {
-    const std::uint32_t index = reader.item();
-    LogprobReader::Entry entry;
-    reader.take(index, entry);
-    if (index < begin || index >= end) continue;
-    events.logprobs.push(at + index - begin, entry.logprob, entry.top_tokens, entry.top_logprobs,
-                         entry.vector);
+  LogprobReader::Entry entry;
+  while (!reader.done() && reader.item() < begin) reader.take(reader.item(), entry);
+  // The front end asks for the rest when it has these.
+  while (begin < end && has_room_for(request, out)) {
+    Events& events = begin_row(request, begin, end, out);
+    const auto first = static_cast<std::uint32_t>(events.tokens.size());
+    std::uint32_t at = begin;
+    for (std::size_t bytes = 0; at < end && bytes < out.message_bytes / 4; ++at) {
+      bytes += sizeof(Token);
+      events.tokens.push_back(request.generated[at]);
+      if (!reader.take(at, entry)) continue;
+      events.logprobs.push(first + at - begin, entry.logprob, entry.top_tokens, entry.top_logprobs,
+                           entry.vector);
+      bytes += 12 + 8 * entry.top_tokens.size() + 4 * entry.vector.size();
+    }
+    events.counts.back() = at - begin;
+    begin = at;
   }
-  events.tokens.insert(events.tokens.end(), request.generated.begin() + begin,
-                       request.generated.begin() + end);
 }
 
 void send_terminal(State& state, Request& request, Outbox& out) {
@@ -230,8 +263,8 @@ void send_terminal(State& state, Request& request, Outbox& out) {
   terminal.code = request.code;
   terminal.message = request.message;
   terminal.lifetime = request.lifetime;
+  out.begin_in(request.frontend).terminals.push_back(std::move(terminal));
   tell_times(state, request, /*whole=*/true, out);
-  out.events_for(request.frontend).terminals.push_back(std::move(terminal));
   request.terminal_sent = true;
 }
 
@@ -273,6 +306,7 @@ void end_request(State& state, Request& request, FinishReason reason, ErrorCode 
   request.reason = reason;
   request.code = code;
   request.message = std::move(message);
+  if (request.message.size() > kMaxReasonBytes) request.message.resize(kMaxReasonBytes);
   if (reason == FinishReason::error) {
     ++state.counters.errors;
   } else if (reason == FinishReason::cancelled) {

@@ -27,8 +27,11 @@ void tell_progress(const State& state, Request& request, const Sequence& sequenc
 /// may be null: none were asked for.
 void take_token(State& state, Request& request, Token token, const LogprobReader::Entry* logprobs,
                 Outbox& out);
-/// Sends the tokens [begin, end) of `generated` again, with what belongs to them.
-void resend_tokens(const Request& request, std::uint32_t begin, std::uint32_t end, Outbox& out);
+/// Sends the tokens [begin, end) of `generated` again, with what belongs to them: before the first
+/// one the log probabilities of the prompt, of which the front end has `prompt_entries`. As much as
+/// this turn's messages have room for.
+void resend_tokens(const Request& request, std::uint32_t begin, std::uint32_t end, Outbox& out,
+                   std::uint32_t prompt_entries = 0);
 /// Ends the request: sequences released, terminal sent (or held back for a static group).
 void end_request(State& state, Request& request, FinishReason reason, ErrorCode code,
                  std::string message, Outbox& out);

@@ -19,6 +19,9 @@ bool awaits_pools(const State& state, bool again, TimeNs submitted) {
 bool may_fit_later(const State& state, const Request& request, std::uint32_t tokens, TimeNs now) {
   if (fault(Fault::small_pool_refuses)) return false;
   if (tokens <= context_for(state, request)) return true;
+  if (tokens <= state.proven_context && !request.beams &&
+      now - std::max(request.submitted, state.context_lost) < kWaitForPools)
+    return true;
   const auto loads = [now](const Worker& w) {
     return w.store.last_context == 0 && now - w.peer.heard < kWaitForPools &&
            (w.peer.state == WorkerState::registering || w.peer.state == WorkerState::loading);
@@ -43,6 +46,14 @@ bool refuse_too_long(State& state, const Worker& worker, Request& request, TimeN
   if (together && !request.beams) {
     end_request(state, request, FinishReason::error, ErrorCode::unavailable,
                 "the workers whose pools hold it together could not read each other's", out);
+    return true;
+  }
+  if (tokens <= state.proven_context && !request.beams) {
+    end_request(state, request, FinishReason::error, ErrorCode::unavailable,
+                "the sequence has " + std::to_string(request.length()) +
+                    " tokens; a worker whose pool holds it together with others is away, or they "
+                    "cannot read each other's",
+                out);
     return true;
   }
   if (may_span(state, request) && !request.generated.empty()) {  // clamp_output() let it run on
@@ -85,6 +96,7 @@ void clamp_output(const State& state, Request& request) {
   if (may_span(state, request) && state.now - state.started < kWaitForPools) {
     for (const Worker& w : state.workers) context = std::max(context, w.store.last_positions);
   }
+  if (may_span(state, request)) context = std::max(context, state.proven_context);
   if (prompt + generated + 1 > context)
     return;  // it waits for a larger pool, whose size nobody knows yet
   request.sampling.max_tokens = std::min(request.sampling.max_tokens, context - prompt);

@@ -21,8 +21,8 @@ constexpr std::uint32_t kMostUnmapped = 3;
 
 bool takes_part(const Worker& worker) { return shares_pools(worker) && worker.takes_work(); }
 
-std::uint32_t pool_tokens(const Worker& worker) {
-  return worker.store.offer.blocks * worker.store.tokens_per_block();
+std::uint64_t pool_tokens(const Worker& worker) {
+  return std::uint64_t{worker.store.offer.blocks} * worker.store.tokens_per_block();
 }
 
 /// As many run there as may, or are to come.
@@ -144,13 +144,22 @@ std::uint32_t elastic_context(const State& state) {
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(most, positions));
 }
 
+void prove_context(State& state, bool anew) {
+  if (anew) state.proven_context = 0;
+  if (!state.settings.elastic) return;
+  for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
+    if (state.workers[i].takes_work())
+      state.proven_context = std::max(state.proven_context, context_around(state, i));
+  }
+}
+
 std::uint32_t context_around(const State& state, WorkerIndex worker) {
   const Worker& w = state.workers[worker];
   if (!state.settings.elastic || !takes_part(w)) return w.store.context();
   const auto fits = [](const Worker& a, const Worker& b) {
     return takes_part(b) && read_each_other(a, b);
   };
-  const auto tokens = [](const Worker& each) { return std::uint64_t{pool_tokens(each)}; };
+  const auto tokens = [](const Worker& each) { return pool_tokens(each); };
   const std::uint64_t sum = sum_around(state, worker, fits, tokens);
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(sum, w.store.offer.max_context));
 }

@@ -52,6 +52,10 @@ std::uint32_t elastic_room(const State& state, const Worker& worker, TimeNs now)
 /// other, to the best of anybody's knowledge; 0: nobody spans.
 std::uint32_t elastic_context(const State& state);
 
+/// Workers have shown that they read each other's pools: State::proven_context grows. With `anew`
+/// what was shown before counts no more.
+void prove_context(State& state, bool anew);
+
 /// Tokens that fit `worker` and those that it could share a request with, were all of them empty.
 std::uint32_t context_around(const State& state, WorkerIndex worker);
 

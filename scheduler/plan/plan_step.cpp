@@ -23,6 +23,7 @@
 #include "scheduler/plan/swap.h"
 #include "scheduler/prefix/prefix_cache.h"
 #include "scheduler/prefix/prefix_pull.h"
+#include "scheduler/state/message_size.h"
 
 namespace baton {
 
@@ -59,6 +60,19 @@ class StepBuilder {
   bool has_work() const {
     return plan_.decode || !plan_.rows.empty() || !plan_.add.empty() || !plan_.beams.empty() ||
            !plan_.singles.empty() || !w_.store.copies.empty();
+  }
+
+  /// The plan has room for `bytes` more that tell of a sequence. A plan that tells of none has:
+  /// what one of them takes is bounded (context_in_a_message).
+  bool fits_message(std::size_t bytes) const {
+    return told_bytes_ == 0 || told_bytes_ + bytes <= state_.settings.message_bytes / 2;
+  }
+  /// ... for the whole of one that the worker does not know.
+  bool add_fits_message(const Request& request) const {
+    const std::size_t blocks =
+        std::size_t{w_.store.columns_for(request.length() + 1)} * w_.store.shape.groups.count;
+    return w_.store.copies.size() < kMostCopies &&
+           fits_message(bytes_of_add(request.length(), request.sampling, blocks));
   }
 
   /// A step is filled with decoding first, or, if prompts pause it, with prompts alone while there
@@ -387,12 +401,13 @@ class StepBuilder {
     }
     add.computed = sequence.scheduled;
     add.decode = decode;
+    told_bytes_ += bytes_of(add);
     plan_.add.push_back(std::move(add));
   }
 
   /// Finished hand-offs, whose first block was reserved with them, and what goes on in a pool that
   /// outlived its worker: they decode from this step on. Those whose grammar is still compiled come
-  /// later.
+  /// later, and those that the message has no room for.
   void take_adds() {
     std::vector<SequenceId> later;
     for (const SequenceId id : w_.compute.adds) {
@@ -401,6 +416,10 @@ class StepBuilder {
       if (!may_draw(w_, request)) {
         await_grammar(request);
         request.times.enter(Part::grammar, now_);
+        later.push_back(id);
+        continue;
+      }
+      if (!add_fits_message(request)) {
         later.push_back(id);
         continue;
       }
@@ -484,6 +503,9 @@ class StepBuilder {
     if (chunk.worker != index_ || n == 0) return;
     Request& request = *state_.request_of(sequence);
     SpreadLane& lane = *spread.lane_of(index_);
+    if (!lane.on_worker ? !add_fits_message(request)
+                        : !fits_message(extent_bytes(sequence, lane.told, spread.next + 1)))
+      return;
     if (!lane.on_worker) {
       note(request, LifetimeMoment::context_begin, now_);
       add(sequence, request, /*decode=*/false, spread.next + 1);
@@ -491,7 +513,7 @@ class StepBuilder {
       lane.told = spread.next + 1;
       sequence.on_worker = sequence.on_worker || index_ == sequence.worker;
     }
-    tell_extents(state_, sequence, index_, lane.told, spread.next + 1, plan_);
+    tell(sequence, lane.told, spread.next + 1);
     if (const SpreadChunk* before = awaited_chunk(spread)) {
       const Worker& w = state_.workers[before->worker];
       plan_.waits.push_back(
@@ -512,8 +534,37 @@ class StepBuilder {
     passed_on_ = true;
   }
 
+  /// Bytes of what tell() says.
+  static std::size_t extent_bytes(const Sequence& sequence, std::size_t told, std::size_t end) {
+    std::size_t bytes = 0;
+    for (; told < end; ++told)  // of its own store it names the sequence with each block
+      bytes += 32 + (sizeof(SequenceId) + sizeof(BlockId)) * sequence.extents[told].blocks.size();
+    return bytes;
+  }
+  /// Its extents from `told` on.
+  void tell(const Sequence& sequence, std::size_t& told, std::size_t end) {
+    told_bytes_ += extent_bytes(sequence, told, end);
+    tell_extents(state_, sequence, index_, told, end, plan_);
+  }
+
+  /// What the step's result says of the request has room in a message.
+  bool fits_result(const Request& request) const {
+    return vector_bytes_ == 0 ||
+           vector_bytes_ + vector_bytes(request) <= state_.settings.message_bytes / 2;
+  }
+  static std::size_t vector_bytes(const Request& request) {
+    if (!request.sampling.pools()) return 0;
+    const std::size_t allowed = request.sampling.allowed_tokens.size();
+    return sizeof(float) * (allowed != 0 ? allowed : SamplingParams::kMaxPooled);
+  }
+
   void prompt_row(Sequence& sequence) {
     Request& request = *state_.request_of(sequence);
+    if (sequence.on_worker
+            ? !fits_message(extent_bytes(sequence, sequence.extents.size() - sequence.untold,
+                                         sequence.extents.size()))
+            : !add_fits_message(request))
+      return;
     const bool ready = may_draw(w_, request);
     if (!ready) await_grammar(request);
     const bool all = wants_prompt_logprobs(request);
@@ -527,11 +578,12 @@ class StepBuilder {
     if (!sequence.ahead.empty()) n = std::min(n, room);
     if (n == 0) return;  // another prompt has the lines of logits of this step, or the blocks
     const bool last = sequence.scheduled + n == sequence.prefill_length;
+    if (last && !fits_result(request)) return;
     if (last && !ready) return request.times.enter(Part::grammar, now_);
     request.times.enter(computing(request), now_);
     if (sequence.on_worker && sequence.untold != 0) {
       std::size_t told = sequence.extents.size() - std::exchange(sequence.untold, 0);
-      tell_extents(state_, sequence, index_, told, sequence.extents.size(), plan_);
+      tell(sequence, told, sequence.extents.size());
     }
     // With its first row, not before: a plan that has no rows may still preempt it.
     grow_table(state_, sequence, sequence.scheduled + n, sequence.on_worker ? &plan_ : nullptr);
@@ -547,6 +599,7 @@ class StepBuilder {
     budget_ -= n;
     --prompt_rows_;
     if (last) {
+      vector_bytes_ += vector_bytes(request);
       ++sequence.sampling;
       ++step_.samples;
       const bool stays =
@@ -583,6 +636,7 @@ class StepBuilder {
       Request* next = state_.requests.find(walk.next());
       if (next == nullptr || (before != nullptr && !tenant_goes_first(state_, *next, *before)))
         return;
+      if (!add_fits_message(*next)) return first_waits("the message of the step is full");
       Candidate candidate{*next};
       const QueueRuling answer = rules.judge(candidate);
       if (answer == QueueRuling::stop) return;
@@ -707,6 +761,8 @@ class StepBuilder {
   std::uint32_t budget_ = 0;       // tokens that still fit the step
   std::uint32_t prompt_rows_ = 0;  // prompts, likewise
   std::uint32_t logprob_budget_ = kLogprobBudget;
+  std::size_t told_bytes_ = 0;    // of what the plan tells of sequences
+  std::size_t vector_bytes_ = 0;  // of the vectors of its result
 };
 
 /// A suspect's turn has passed at their targets.
@@ -720,6 +776,7 @@ void resume_held_pulls(State& state, TimeNs now, Outbox& out) {
 
 void plan(State& state, TimeNs now, Outbox& out) {
   state.now = now;
+  out.message_bytes = state.settings.message_bytes;
   state.queued = state.waiting.size() + state.handoffs.size();
   if (!state.outgrown.empty()) move_outgrown(state);
   form_static_group(state, now, out);

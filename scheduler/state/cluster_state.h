@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "configs/config.h"
+#include "ipc/codec.h"
 #include "ipc/kv_groups.h"
 #include "ipc/messages.h"
 #include "ipc/types.h"
@@ -90,6 +91,9 @@ struct Settings {
   Swap swap = Swap::automatic;
   std::uint32_t swap_step_blocks = 8;
   bool kv_events = false;
+  /// No message is larger. What grows with the load is split (message_size.h); smaller in tests
+  /// alone.
+  std::size_t message_bytes = kMaxMessageBytes;
 };
 Settings make_settings(const SchedulerConfig& config);
 
@@ -375,6 +379,7 @@ struct Unblamed {
   std::uint64_t request = 0;
   Stage stage = Stage::prefill;
   std::uint32_t progress = 0;  // Deaths::times() of that stage then
+  std::uint64_t grammar = 0;   // as in Suspicion
 };
 
 enum class WorkerState : std::uint8_t {
@@ -620,6 +625,15 @@ struct State {
   std::set<std::pair<TimeNs, std::uint64_t>> waiting;
   std::set<std::pair<TimeNs, std::uint64_t>> handoffs;
   std::set<std::pair<TimeNs, std::uint64_t>> deadlines;
+
+  // With `elastic: auto`: tokens of the longest request that pools have held together, as their
+  // workers have shown, and since when max_context() is smaller (0: it is not). One of them may
+  // come back; what an operator takes away is forgotten.
+  std::uint32_t proven_context = 0;
+  TimeNs context_lost = 0;
+
+  // Grammars under whose compilation workers died, by key, since they last compiled (blame.h).
+  std::unordered_map<std::uint64_t, GrammarDeaths> grammar_deaths;
 
   TimeNs terminals_repeated = 0;  // last time
   std::size_t queued = 0;        // requests without a place (for decoding) when planning last began

@@ -63,4 +63,11 @@ struct Deaths {
   }
 };
 
+/// Of one grammar, whoever has it.
+struct GrammarDeaths {
+  std::uint32_t count = 0;  // of workers that compiled it, in a row
+  std::uint32_t alone = 0;  // of these, with nothing else at work on the worker
+  std::int64_t last = 0;    // TimeNs of the last one
+};
+
 }  // namespace baton

@@ -322,8 +322,10 @@ void SimScheduler::flush() {
     if (!world_.network().send_down(link, std::move(message))) failed_sends_.push_back(link);
   }
   out_.to_workers.clear();
-  for (FrontendIndex i = 0; i < out_.events.size(); ++i) {
-    Events events = std::exchange(out_.events[i], {});
+  std::vector<std::pair<FrontendIndex, Events>> told = std::exchange(out_.full, {});
+  for (FrontendIndex i = 0; i < out_.events.size(); ++i)
+    told.emplace_back(i, std::exchange(out_.events[i], {}));
+  for (auto& [i, events] : told) {
     if (Outbox::is_empty(events)) continue;
     shares_.events(state, i, events);
     if (i >= state.frontends.size() || !state.frontends[i].reachable()) continue;

@@ -622,4 +622,27 @@ void SequenceTable::list(Tables& out) const {
   }
 }
 
+std::vector<Tables> split_tables(Tables all, std::size_t most_blocks) {
+  std::vector<Tables> parts;
+  auto begin_part = [&]() -> Tables& {
+    if (!parts.empty()) parts.back().more = true;
+    Tables& part = parts.emplace_back();
+    part.term = all.term;
+    part.steps_done = all.steps_done;
+    return part;
+  };
+  begin_part();
+  auto block = all.blocks.begin();
+  for (std::size_t i = 0; i < all.sequences.size(); ++i) {
+    const std::uint32_t count = all.counts[i];
+    const bool full = parts.back().blocks.size() + count > most_blocks;
+    Tables& part = full && !parts.back().sequences.empty() ? begin_part() : parts.back();
+    part.sequences.push_back(all.sequences[i]);
+    part.counts.push_back(count);
+    part.blocks.insert(part.blocks.end(), block, block + count);
+    block += count;
+  }
+  return parts;
+}
+
 }  // namespace baton

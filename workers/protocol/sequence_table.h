@@ -136,4 +136,7 @@ class SequenceTable {
   std::vector<WorkerSequence*> joins_;  // then_decode of the plan at hand
 };
 
+/// The same in messages of at most `most_blocks` blocks each, or one sequence.
+std::vector<Tables> split_tables(Tables all, std::size_t most_blocks);
+
 }  // namespace baton

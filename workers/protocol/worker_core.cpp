@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "ipc/codec.h"
 #include "ipc/exit_status.h"
 #include "ipc/fault_points.h"
 #include "workers/protocol/block_sums.h"
@@ -12,6 +13,13 @@ namespace baton {
 
 using worker_action::Log;
 using worker_action::Send;
+
+namespace {
+
+/// Blocks of one Tables: a quarter of a message.
+constexpr std::size_t kTableBlocks = kMaxMessageBytes / 4 / sizeof(BlockId);
+
+}  // namespace
 
 WorkerCore::WorkerCore(WorkerIdentity identity, WorkerCoreOptions options)
     : identity_(std::move(identity)),
@@ -395,7 +403,8 @@ void WorkerCore::send_tables(WorkerActions& out) {
   m.term = term_;
   m.steps_done = steps_done_;
   sequences_.list(m);
-  out.emplace_back(Send{std::move(m)});
+  for (Tables& part : split_tables(std::move(m), kTableBlocks))
+    out.emplace_back(Send{std::move(part)});
 }
 
 // ---------------------------------------------------------------- leaving

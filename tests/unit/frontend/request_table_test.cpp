@@ -241,6 +241,79 @@ TEST_F(TableTest, log_probabilities_follow_their_tokens) {
   EXPECT_EQ(text[b].size(), 3U);
 }
 
+/// Entries [first, end) of a prompt's log probabilities, and `count` tokens beside them.
+Events prompt_part(std::uint64_t counter, std::uint32_t first, std::uint32_t end, bool more,
+                   std::uint32_t count) {
+  Events events;
+  events.epoch = kEpoch;
+  events.counters = {counter};
+  events.attempts = {1};
+  events.first_index = {0};
+  events.counts = {count};
+  events.tokens.assign(count, 11);
+  PromptLogprobs& part = events.prompt_logprobs.emplace_back();
+  part.owner = counter;
+  part.first = first;
+  part.more = more;
+  for (std::uint32_t i = first; i < end; ++i)
+    part.values.push(i + 1, -static_cast<float>(i + 1), {}, {});
+  return events;
+}
+
+TEST_F(TableTest, a_prompts_log_probabilities_may_come_in_parts) {
+  welcome();
+  const auto a = open();
+  const auto asked = [&]() -> std::uint32_t {
+    for (auto message = sent.rbegin(); message != sent.rend(); ++message) {
+      const auto* beat = std::get_if<FrontendHeartbeat>(&*message);
+      if (beat == nullptr || beat->counters != std::vector<std::uint64_t>{a}) continue;
+      EXPECT_EQ(beat->next, std::vector<std::uint32_t>{0});
+      return beat->prompt_entries.empty() ? 0 : beat->prompt_entries[0];
+    }
+    return 999;
+  };
+  give(prompt_part(a, 0, 4, true, 0));
+  EXPECT_EQ(asked(), 4U) << "at once";
+  give(prompt_part(a, 4, 7, true, 0));
+  EXPECT_EQ(asked(), 7U) << "at once again";
+  give(prompt_part(a, 0, 4, true, 0));    // an answer that comes late
+  give(prompt_part(a, 8, 10, false, 1));  // behind one that was lost
+  EXPECT_TRUE(text[a].empty());
+  tokens(a, 1, 0, {11});
+  EXPECT_TRUE(text[a].empty()) << "the token does not go without them";
+  give(prompt_part(a, 6, 10, false, 1));
+  EXPECT_EQ(text[a], (Tokens{11}));
+  ASSERT_EQ(prompts[a].size(), 1U);
+  ASSERT_EQ(prompts[a][0].items.size(), 10U);
+  for (std::uint32_t i = 0; i < 10; ++i) EXPECT_EQ(prompts[a][0].items[i], i + 1);
+  tokens(a, 1, 1, {12});
+  EXPECT_EQ(text[a], (Tokens{11, 12}));
+}
+
+TEST_F(TableTest, parts_of_an_earlier_attempt_are_forgotten) {
+  welcome();
+  const auto a = open();
+  give(prompt_part(a, 0, 4, true, 0));
+  give(Gone{kEpoch, {a}});
+  Events whole = prompt_part(a, 0, 6, false, 1);
+  whole.attempts = {2};
+  give(whole);
+  ASSERT_EQ(prompts[a].size(), 1U);
+  EXPECT_EQ(prompts[a][0].items.size(), 6U);
+}
+
+TEST_F(TableTest, a_prompt_that_no_message_holds_is_refused) {
+  welcome();
+  NewRequest request;
+  request.prompt.assign(9'000'000, 5);
+  request.sampling.max_tokens = 4;
+  request.deadline = now + kSecond;
+  const auto refused_one = table.open(std::move(request), now, out);
+  ASSERT_FALSE(refused_one.ok());
+  EXPECT_EQ(refused_one.status().code(), ErrorCode::too_long);
+  EXPECT_EQ(table.open_count(), 0U);
+}
+
 TEST_F(TableTest, what_was_cached_comes_with_the_first_token) {
   welcome();
   const std::uint64_t with = open();

@@ -207,12 +207,12 @@ TEST(CodecGolden, OneMessageReadByHand) {
   finish.attempt = 1;
   finish.n = 70'000;
   //          [3  v  tag [3 [2 3 u16 300   1 u32 70000
-  EXPECT_EQ(to_hex(encode(finish)), "931404939203cd012c01ce00011170");
+  EXPECT_EQ(to_hex(encode(finish)), "931504939203cd012c01ce00011170");
   Gone gone;
   gone.epoch = 1;
   gone.counters = {2};
   //          [3  v  tag [2 1 bin8 len 8, little-endian
-  EXPECT_EQ(to_hex(encode(gone)), "9314169201c4080200000000000000");
+  EXPECT_EQ(to_hex(encode(gone)), "9315169201c4080200000000000000");
 }
 
 // ------------------------------------------------------------------------------- what is refused
@@ -259,8 +259,8 @@ TEST(CodecErrors, SayWhatIsWrongAndWhere) {
                                              "\x01",
                                              14))),
             "Finish: field 1: the integer is too large");
-  EXPECT_EQ(error_of(envelope(6, std::string("\x94\x01\xC4\x07", 4) + std::string(7, 'x') +
-                                     std::string("\xC4\x00\xC4\x00", 4))),
+  EXPECT_EQ(error_of(envelope(6, std::string("\x95\x01\xC4\x07", 4) + std::string(7, 'x') +
+                                     std::string("\xC4\x00\xC4\x00\xC4\x00", 6))),
             "FrontendHeartbeat: field 1: 7 bytes are no whole number of 8-byte numbers");
   EXPECT_EQ(error_of(envelope(4, "\xC1")).substr(0, 17), "malformed message");
 }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/codec.h"
 #include "scheduler/apply/apply_event.h"
 #include "scheduler/apply/membership.h"
 #include "scheduler/plan/admission.h"
@@ -290,11 +291,24 @@ class Cluster {
   };
   std::map<std::uint64_t, std::vector<Progress>> progress;  // likewise
   std::vector<Terminal> terminals;
+  std::size_t events_sent = 0;  // messages
   std::vector<std::string> log;
   std::vector<std::pair<LinkId, Pull>> probes;  // not answered; only while ...
   bool answer_probes = true;                    // ... this is off: else every pool can be read
 
  private:
+  /// No message is larger than the settings say. Where they say nothing, none of a test can be.
+  template <typename Message>
+  void check_size(const Message& message) const {
+    if (state.settings.message_bytes == kMaxMessageBytes) return;
+    std::visit(
+        [&](const auto& m) {
+          EXPECT_LE(encode(m).size(), state.settings.message_bytes)
+              << MessageTag<std::decay_t<decltype(m)>>::name;
+        },
+        message);
+  }
+
   void collect() {
     take_outbox();
     while (answer_probes && !probes.empty()) {
@@ -306,6 +320,7 @@ class Cluster {
   }
   void take_outbox() {
     for (auto& [link, message] : out.to_workers) {
+      check_size(message);
       if (const auto* pull = std::get_if<Pull>(&message)) {
         if (pull->from.empty()) {
           probes.emplace_back(link, *pull);
@@ -316,9 +331,16 @@ class Cluster {
       to_workers.emplace_back(link, std::move(message));
     }
     out.to_workers.clear();
+    for (const auto& item : out.to_frontends) check_size(item.second);
     for (auto& item : out.to_frontends) to_frontends.push_back(std::move(item));
     out.to_frontends.clear();
-    for (Events& events : out.events) {
+    std::vector<Events> told;
+    for (auto& entry : out.full) told.push_back(std::move(entry.second));
+    out.full.clear();
+    for (Events& events : out.events) told.push_back(std::exchange(events, Events{}));
+    for (Events& events : told) {
+      if (!Outbox::is_empty(events)) check_size(ToFrontend(events));
+      if (!Outbox::is_empty(events)) ++events_sent;
       std::size_t at = 0;
       for (std::size_t i = 0; i < events.counters.size(); ++i) {
         for (std::uint32_t n = 0; n < events.counts[i]; ++n) {
@@ -336,7 +358,6 @@ class Cluster {
       }
       for (const RequestTiming& timing : events.timings) timings[timing.counter].push_back(timing);
       terminals.insert(terminals.end(), events.terminals.begin(), events.terminals.end());
-      events = Events{};
     }
     for (auto& line : out.log) log.push_back(std::move(line.second));
     out.log.clear();

@@ -490,6 +490,90 @@ TEST(Death, AGrammarThatKillsIsCompiledAloneAndEndsItsRequest) {
   EXPECT_EQ(c.code(1), ErrorCode::ok);
 }
 
+/// A request that draws by the grammar "a".
+void submit_with_grammar(Cluster& c, std::uint64_t counter) {
+  Submit m = c.request(counter, 4, 4);
+  m.sampling.grammar_kind = GrammarKind::regex;
+  m.sampling.grammar = "a";
+  c.from_frontend(c.frontend, m);
+}
+
+/// The worker dies whenever it compiles, until request `counter` has ended; how often it did.
+std::uint32_t compile_deaths(Cluster& c, LinkId& link, Incarnation& life, std::uint64_t counter) {
+  std::uint32_t deaths = 0;
+  while (c.terminal(counter) == nullptr && deaths < 10) {
+    for (int turns = 0; turns < 30 && c.worker("mixed0").peer.work.open(Work::compile) == 0;
+         ++turns) {
+      c.turn();
+      if (!c.worker("mixed0").compute.steps.empty()) c.answer(link);
+    }
+    EXPECT_EQ(c.worker("mixed0").peer.work.open(Work::compile), 1U);
+    c.gone(link);
+    link = c.ready_worker("mixed0", Role::mixed, 100, ++life);
+    ++deaths;
+  }
+  return deaths;
+}
+
+TEST(Death, AGrammarThatKillsEndsAllRequestsThatHaveIt) {
+  Cluster c;
+  LinkId link = c.ready_worker("mixed0", Role::mixed);
+  c.submit(1, 4, 300);
+  c.run(2);
+  submit_with_grammar(c, 2);  // n: 2
+  submit_with_grammar(c, 3);
+  Incarnation life = 1;
+  EXPECT_EQ(compile_deaths(c, link, life, 2), 3U);
+  EXPECT_EQ(c.code(2), ErrorCode::worker_crashes);
+  EXPECT_EQ(c.code(3), ErrorCode::worker_crashes);
+  EXPECT_EQ(c.terminal(1), nullptr);
+
+  // One who comes with it later is a suspect from the start: it costs one more worker, and nobody
+  // works beside it.
+  submit_with_grammar(c, 4);
+  EXPECT_EQ(compile_deaths(c, link, life, 4), 1U);
+  EXPECT_EQ(c.code(4), ErrorCode::worker_crashes);
+  c.run();
+  EXPECT_EQ(c.code(1), ErrorCode::ok);
+}
+
+TEST(Death, AGrammarThatCompilesAfterAllIsNoSuspect) {
+  Cluster c;
+  LinkId link = c.ready_worker("mixed0", Role::mixed);
+  submit_with_grammar(c, 1);
+  submit_with_grammar(c, 2);
+  for (Incarnation life = 2; life <= 3; ++life) {
+    for (int turns = 0; turns < 30 && c.worker("mixed0").peer.work.open(Work::compile) == 0;
+         ++turns)
+      c.turn();
+    c.gone(link);
+    link = c.ready_worker("mixed0", Role::mixed, 100, life);
+  }
+  EXPECT_TRUE(is_suspect(c.state, *c.find(1), Stage::compile));
+  EXPECT_TRUE(is_suspect(c.state, *c.find(2), Stage::compile));
+  c.turn();
+  const auto asked = c.sent<PrepareGrammar>(link);
+  ASSERT_EQ(asked.size(), 1U);
+  c.from_worker(link, GrammarState{asked[0].term, asked[0].key, true});
+  c.run();
+  EXPECT_EQ(c.code(1), ErrorCode::ok);
+  EXPECT_EQ(c.code(2), ErrorCode::ok);
+  EXPECT_TRUE(c.state.grammar_deaths.empty());
+}
+
+TEST(Death, SeenLateOneOwnerOfAGrammarWhoHasLeftClearsNothing) {
+  Cluster c;
+  const LinkId link = c.ready_worker("mixed0", Role::mixed);
+  submit_with_grammar(c, 1);
+  submit_with_grammar(c, 2);
+  ASSERT_EQ(c.worker("mixed0").peer.work.open(Work::compile), 1U);
+  c.event(SendFailed{link});
+  c.from_frontend(c.frontend, Cancel{{1, 2}});
+  c.ready_worker("mixed0", Role::mixed, 100, 2);
+  EXPECT_EQ(c.find(1)->deaths.of(Stage::compile), 1U);
+  EXPECT_EQ(c.find(1)->deaths.alone, 1U) << "one grammar was being compiled";
+}
+
 TEST(Death, SeenLateWhoHasLeftSinceWasThereToo) {
   Cluster c;
   const LinkId link = c.ready_worker("mixed0", Role::mixed);

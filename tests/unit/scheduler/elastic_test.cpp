@@ -102,6 +102,12 @@ TEST_F(Elastic, TheContextIsTheSumOfThePools) {
   EXPECT_EQ(max_context(c.state), 24U);
 }
 
+TEST_F(Elastic, APoolOfMoreTokensThan32BitsCount) {
+  c.state.workers[0].store.offer.blocks = 1U << 30U;
+  c.state.workers[1].store.offer.blocks = 1U << 30U;
+  EXPECT_EQ(context_around(c.state, 0), 1024U) << "what the model allows";
+}
+
 TEST_F(Elastic, APromptOfAllPoolsIsComputedWhereItStays) {
   c.submit(1, 55, 4);
   run_to(1, 1);
@@ -190,6 +196,7 @@ TEST_F(Elastic, AReplyWaitsForAPoolThatIsBeingMapped) {
 
 TEST_F(Elastic, OffItIsPreempted) {
   c.state.settings.elastic = false;
+  c.state.proven_context = 0;
   c.submit(1, 55, 4);
   c.run();
   c.wait(11 * kSecond);
@@ -319,14 +326,22 @@ TEST_F(Elastic, ADrainingWorkerIsLeftByWhatOthersRun) {
   EXPECT_NE(c.phase(1), Phase::decode);
 }
 
+/// Nobody can map another's pool any more.
+void cut_off(Cluster& c, TimeNs how_long) {
+  for (Worker& w : c.state.workers) {
+    for (const Worker& other : c.state.workers) {
+      if (&w == &other) continue;
+      w.peer.unreachable[other.store.allocation()] = c.now + how_long;
+      w.peer.readable.erase(other.store.allocation());
+    }
+  }
+}
+
 TEST_F(Elastic, FrontEndsHearAtOnceThatPoolsCanBeReadAgain) {
   const auto told = [&] { return c.told<FrontendWelcome>(c.frontend); };
   EXPECT_EQ(told().back().max_context, 60U) << "of 6, 5 and 4 blocks";
-  for (Worker& w : c.state.workers) {
-    for (const Worker& other : c.state.workers) {
-      if (&w != &other) w.peer.unreachable[other.store.allocation()] = c.now + kSecond;
-    }
-  }
+  cut_off(c, kSecond);
+  c.state.proven_context = 0;  // nor could anybody before
   c.from_frontend(c.frontend, FrontendHeartbeat{c.state.epoch, {}, {}, {}});
   EXPECT_EQ(told().back().max_context, 24U) << "of 6";
   const std::size_t before = told().size();
@@ -335,6 +350,63 @@ TEST_F(Elastic, FrontEndsHearAtOnceThatPoolsCanBeReadAgain) {
   c.turn();
   ASSERT_GT(told().size(), before);
   EXPECT_EQ(told().back().max_context, 60U);
+}
+
+TEST_F(Elastic, WhatPoolsHaveHeldTogetherWaitsWhileTheyCannotBeRead) {
+  c.wait(60 * kSecond);  // the scheduler is no longer young
+  cut_off(c, 3 * kSecond);
+  c.tick();
+  EXPECT_EQ(max_context(c.state), 24U);
+  c.submit(1, 50, 4);
+  for (int i = 0; i < 20; ++i) {
+    c.wait(100 * kMillisecond);
+    c.turn();
+  }
+  EXPECT_EQ(c.terminal(1), nullptr);
+  EXPECT_EQ(c.told<FrontendWelcome>(c.frontend).back().max_context, 60U);
+  c.wait(2 * kSecond);
+  c.run();
+  EXPECT_EQ(c.code(1), ErrorCode::ok);
+  EXPECT_EQ(c.tokens_of(1), 4U);
+}
+
+TEST_F(Elastic, WhatPoolsHaveHeldTogetherIsUnavailableWhenTheyStayAway) {
+  c.wait(60 * kSecond);
+  c.submit(1, 50, 100);
+  run_to(1, 3);
+  c.gone(links[1]);
+  const auto pass = [&](TimeNs time) {
+    for (TimeNs end = c.now + time; c.now < end;) {
+      c.wait(500 * kMillisecond);
+      c.turn();
+    }
+  };
+  pass(kSecond);
+  c.submit(2, 50, 4);
+  pass(8 * kSecond);
+  EXPECT_EQ(c.terminal(1), nullptr);
+  EXPECT_EQ(c.terminal(2), nullptr);
+  pass(15 * kSecond);
+  EXPECT_EQ(c.code(1), ErrorCode::unavailable);
+  EXPECT_EQ(c.code(2), ErrorCode::unavailable);
+  c.submit(3, 50, 4);
+  pass(11 * kSecond);
+  EXPECT_EQ(c.code(3), ErrorCode::unavailable);
+  c.submit(4, 61, 4);  // no pools ever held that
+  EXPECT_EQ(c.code(4), ErrorCode::too_long);
+  links[1] = join("w1", 5, 2);
+  c.submit(5, 50, 4);
+  c.run();
+  EXPECT_EQ(c.code(5), ErrorCode::ok);
+}
+
+TEST_F(Elastic, WhatAnOperatorTakesAwayIsWaitedForByNobody) {
+  c.wait(60 * kSecond);
+  c.event(SetRole{"w0", Role::prefill});
+  c.event(SetRole{"w1", Role::prefill});
+  EXPECT_EQ(c.state.proven_context, 24U);
+  c.submit(1, 50, 4);
+  EXPECT_EQ(c.code(1), ErrorCode::too_long);
 }
 
 TEST_F(Elastic, BeamsStayOnOneWorker) {

@@ -129,6 +129,36 @@ TEST_F(LogprobsTest, OfAPromptComeInSmallChunksAndLeaveWhole) {
   }
 }
 
+TEST_F(LogprobsTest, OfAPromptComeInPartsWhereAMessageDoesNotHoldThem) {
+  cluster_.state.settings.message_bytes = 2048;
+  submit(150, 2, -1, 0);
+  step();
+  step();
+  Heard heard = step();
+  FrontendHeartbeat beat;
+  beat.epoch = cluster_.state.epoch;
+  beat.counters = {1};
+  beat.attempts = {1};
+  beat.next = {0};
+  std::uint32_t entries = 0;
+  int parts = 0;
+  while (entries < 149) {
+    ASSERT_LT(++parts, 10);
+    ASSERT_EQ(heard.prompt.size(), 1U);
+    const PromptLogprobs& part = heard.prompt[0];
+    EXPECT_EQ(part.first, entries);
+    EXPECT_LE(part.values.items.size(), 2048U / 4 / 12 + 1);
+    for (const std::uint32_t item : part.values.items) EXPECT_EQ(item, ++entries);
+    EXPECT_EQ(part.more, entries < 149);
+    EXPECT_EQ(heard.tokens.size(), part.more ? 0U : 1U) << "the token waits for all of them";
+    beat.prompt_entries = {entries};
+    if (part.more) heard = after(FromFrontend{cluster_.frontend, beat});
+  }
+  EXPECT_EQ(parts, 4);
+  beat.prompt_entries = {1, 2};
+  EXPECT_TRUE(after(FromFrontend{cluster_.frontend, beat}).tokens.empty()) << "columns disagree";
+}
+
 TEST_F(LogprobsTest, OfAPromptBeginAnewOnAnotherWorker) {
   submit(150, 2, -1, 0);
   step();

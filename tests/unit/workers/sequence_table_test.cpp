@@ -710,5 +710,34 @@ TEST(SequenceTable, TokensElsewhereFollowWhatIsFull) {
   EXPECT_NE(problem_of(4, {7}, {{1, "page", 3, 8}}).find("waits without a row"), std::string::npos);
 }
 
+TEST(SplitTables, LoseNothingAndSayWhenTheyEnd) {
+  Tables all;
+  all.term = 3;
+  all.steps_done = 4;
+  for (std::uint32_t i = 1; i <= 9; ++i) {
+    all.sequences.push_back(i);
+    all.counts.push_back(i % 4 * 3);
+    for (std::uint32_t n = 0; n < i % 4 * 3; ++n) all.blocks.push_back(100 * i + n);
+  }
+  ASSERT_EQ(split_tables(all, 1000).size(), 1U);
+  EXPECT_EQ(split_tables(all, 1000)[0].blocks, all.blocks);
+  const std::vector<Tables> parts = split_tables(all, 8);
+  ASSERT_GE(parts.size(), 5U);
+  Tables whole;
+  for (const Tables& part : parts) {
+    EXPECT_EQ(part.more, &part != &parts.back());
+    EXPECT_EQ(part.term, 3U);
+    EXPECT_EQ(part.steps_done, 4U);
+    EXPECT_TRUE(part.blocks.size() <= 8 || part.sequences.size() == 1);
+    whole.sequences.insert(whole.sequences.end(), part.sequences.begin(), part.sequences.end());
+    whole.counts.insert(whole.counts.end(), part.counts.begin(), part.counts.end());
+    whole.blocks.insert(whole.blocks.end(), part.blocks.begin(), part.blocks.end());
+  }
+  EXPECT_EQ(whole.sequences, all.sequences);
+  EXPECT_EQ(whole.counts, all.counts);
+  EXPECT_EQ(whole.blocks, all.blocks);
+  EXPECT_EQ(split_tables(Tables{}, 8).size(), 1U);
+}
+
 }  // namespace
 }  // namespace baton::test
