@@ -60,6 +60,11 @@ enum class Fault : std::uint8_t {
   failed_chunk_counts,       // a chunk counts although its worker has waited in vain
   home_before_its_blocks,    // a gathered sequence goes on before all its blocks have arrived
   gathered_kept,             // blocks that a sequence was to be gathered in stay its own
+  foreign_read_short,        // another worker's block is given away before the last step reads it
+  moved_before_copies,       // a sequence moves to another worker while its host copies run
+  last_leaver_forgotten,     // an empty fair queue does not remember which tenant left it last
+  spoiled_pool_kept,         // a pool is kept although its writer has died of a fault
+  given_role_forgotten,      // a worker's next process loses the role that an operator gave it
 };
 
 #ifdef BATON_FAULTS

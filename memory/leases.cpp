@@ -36,7 +36,8 @@ std::string difference(const PoolKey& was, const PoolKey& is) {
 }  // namespace
 
 std::string why_not_kept(const KeptPool& pool, const Lease& lease) {
-  if (pool.spoiled) return "the process that wrote it died of a fault";
+  if (pool.spoiled && !fault(Fault::spoiled_pool_kept))
+    return "the process that wrote it died of a fault";
   std::string what = difference(pool.key, lease.key);
   if (!what.empty()) return what;
   if (pool.blocks != lease.blocks && !lease.planned)

@@ -132,8 +132,10 @@ struct WorkerHandler {
       w.store.last_positions = before.store.last_positions;
       w.store.log = std::move(before.store.log);
     }
-    w.given_role = before.given_role;
-    w.held = before.held;
+    if (!fault(Fault::given_role_forgotten)) {
+      w.given_role = before.given_role;
+      w.held = before.held;
+    }
     w.role_since = now;
     if (!w.given_role && !w.held) {  // what an earlier scheduler has told it
       w.held = identity.held;

@@ -70,7 +70,8 @@ void release_blocks(State& state, const std::vector<WorkerIndex>& readers, Exten
       if (reader == extent.store) continue;
       for (const BlockId block : extent.blocks) pool.pin_source(block);
       Compute& compute = state.workers[reader].compute;
-      compute.reads.push_back({compute.sent, extent.store, extent.blocks});
+      const StepId last = compute.sent - (fault(Fault::foreign_read_short) ? 1 : 0);
+      compute.reads.push_back({last, extent.store, extent.blocks});
     }
     for (auto it = extent.blocks.rbegin(); it != extent.blocks.rend(); ++it) {
       if (*it != kNoBlock) pool.release(*it, writer.sent, writer.done);

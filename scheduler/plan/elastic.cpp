@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ipc/fault_points.h"
 #include "scheduler/apply/blame.h"
 #include "scheduler/apply/reachability.h"
 #include "scheduler/apply/sequences.h"
@@ -295,6 +296,7 @@ void move_on(State& state, Sequence& sequence) {
 bool is_being_filled(const State& state, const Sequence& sequence) {
   const BlockPool& pool = state.store(sequence.worker).pool;
   const std::vector<BlockId>& blocks = sequence.tail().blocks;
+  if (fault(Fault::moved_before_copies)) return false;
   return std::any_of(blocks.begin(), blocks.end(),
                      [&](BlockId block) { return pool.target_pins(block) != 0; });
 }

@@ -63,14 +63,18 @@ TimeNs Network::arrival(TimeNs& last) {
   return last;
 }
 
-/// As the wire has it, where the scenario says so.
 template <typename Message>
 void Network::over_the_wire(Message& message) {
-  if (!world_.scenario().codec) return;
+  const Scenario& scenario = world_.scenario();
+  if (!scenario.codec && !scenario.weighed) return;
   std::visit(
       [&](auto& kind) {
         using Kind = std::decay_t<decltype(kind)>;
         const std::string bytes = std::visit([](const auto& m) { return encode(m); }, kind);
+        if (scenario.weighed && bytes.size() > scenario.most_bytes)
+          world_.fail("a message of " + std::to_string(bytes.size()) + " bytes, where " +
+                      std::to_string(scenario.most_bytes) + " are the most: " + describe(message));
+        if (!scenario.codec) return;
         const auto decode = [&] {
           if constexpr (std::is_same_v<Kind, WorkerMessage>) return decode_worker_message(bytes);
           if constexpr (std::is_same_v<Kind, FrontendMessage>)

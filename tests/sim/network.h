@@ -77,6 +77,8 @@ class Network {
 
  private:
   static constexpr std::size_t kQueue = 4096;  // high-water mark
+  /// Encodes the message and holds it against the limit; where the scenario says so, the receiver
+  /// gets what the bytes say.
   template <typename Message>
   void over_the_wire(Message& message);
   Link* link_of_peer(std::uint32_t peer);

@@ -115,18 +115,42 @@ void answer(const Scenario& scenario, RequestSpec& spec) {
   }
 }
 
-/// Perhaps this one strikes. Nobody else has what it strikes by: its KV, its grammar.
-void draw_striker(const Scenario& scenario, RequestSpec& spec, Random& random) {
+/// The striker whose grammar, prompt and cache this request has, too; null: it shares with none. Of
+/// numbers of its own.
+const RequestSpec* shared_strike(const Scenario& scenario, const std::deque<RequestSpec>& earlier) {
+  if (!scenario.load.strikers_share) return nullptr;
+  Random random(mix(scenario.seed ^ (earlier.size() + 1)) ^ 0x2B07E25ULL);
+  const auto last = std::find_if(earlier.rbegin(), earlier.rend(), [](const RequestSpec& spec) {
+    return spec.strike != Strike::none;
+  });
+  if (last == earlier.rend()) return nullptr;
+  // The next choice of the same request, or a later try.
+  return random.permille(last == earlier.rbegin() ? 600 : 150) ? &*last : nullptr;
+}
+
+/// Perhaps this one strikes. Nobody else has what it strikes by, its KV and its grammar, but those
+/// that share it.
+void draw_striker(const Scenario& scenario, const std::deque<RequestSpec>& earlier,
+                  RequestSpec& spec, Random& random) {
   const Load& load = scenario.load;
-  if (!random.permille(load.striker)) return;
+  const RequestSpec* shared = shared_strike(scenario, earlier);
+  if (!random.permille(load.striker) && shared == nullptr) return;
   const bool grammar = spec.sampling.grammar_kind != GrammarKind::none;
   if (load.strike == Strike::compile && spec.sampling.beams()) return;
   spec.strike = load.strike;
   const std::string name = "striker " + std::to_string(spec.sampling.seed);
+  spec.strikes_by = shared != nullptr ? shared->strikes_by : name;
   spec.cache_salt = name;
   spec.root = prefix_root(spec.sampling.seed);
+  const bool fits = shared != nullptr && scenario.settings.prefix_cache &&
+                    shared->prompt.size() + spec.sampling.max_tokens <= scenario.fits();
+  if (fits) {
+    spec.cache_salt = shared->cache_salt;
+    spec.root = shared->root;
+    spec.prompt = shared->prompt;
+  }
   if (load.strike == Strike::compile) spec.sampling.grammar_kind = GrammarKind::regex;
-  if (grammar || load.strike == Strike::compile) spec.sampling.grammar = name;
+  if (grammar || load.strike == Strike::compile) spec.sampling.grammar = spec.strikes_by;
   spec.strike_at = random.between(0, spec.sampling.max_tokens - 1);
   spec.strike_every = random.pick<std::uint32_t>({1, 1, 2, 3});
 }
@@ -235,7 +259,7 @@ RequestSpec draw_request(const Scenario& scenario, const std::deque<RequestSpec>
   if (random.permille(load.killer)) {
     spec.killer_at = random.between(0, spec.sampling.max_tokens - 1);
   }
-  if (load.strike != Strike::none) draw_striker(scenario, spec, random);
+  if (load.strike != Strike::none) draw_striker(scenario, earlier, spec, random);
   spec.share = draw_share(scenario, earlier.size());
   if (load.priorities) spec.priority = static_cast<std::int32_t>(random.below(3)) - 1;
   draw_pooling(scenario, earlier.size(), spec);

@@ -52,6 +52,7 @@ struct RequestSpec {
   std::uint32_t killer_at = kNever;  // sampling this token kills the worker
 
   Strike strike = Strike::none;
+  std::string strikes_by;          // of a striker: the same for those that share it
   std::uint32_t strike_at = 0;     // decode and scheduler: from this token on ...
   std::uint32_t strike_every = 1;  // ... at each so many-th
   std::int32_t priority = 0;

@@ -23,13 +23,46 @@ RoleChecks::Able RoleChecks::able(const State& state) {
   return able;
 }
 
-void RoleChecks::before(const State& state) {
+/// Of a worker that the scheduler knows: its next processes have the role, too, whatever they were
+/// started with. One that is new to the scheduler brings what an earlier one has told it.
+void RoleChecks::note_word(const State& state, const Event& event) {
+  if (std::exchange(words_epoch_, state.epoch) != state.epoch) words_.clear();
+  const auto known = [&](const std::string& name) {
+    return std::any_of(state.workers.begin(), state.workers.end(),
+                       [&](const Worker& w) { return w.name() == name; });
+  };
+  if (const auto* set = std::get_if<SetRole>(&event)) {
+    if (!known(set->worker)) return;
+    if (set->role) {
+      words_[set->worker] = *set->role;
+    } else {
+      words_.erase(set->worker);
+    }
+  } else if (const auto* from = std::get_if<FromWorker>(&event)) {
+    const auto* m = std::get_if<Register>(&from->message);
+    if (m != nullptr && m->held && !known(m->name)) words_[m->name] = m->role;
+  }
+}
+
+std::string RoleChecks::check_words(const State& state) {
+  for (const Worker& w : state.workers) {
+    const auto word = words_.find(w.name());
+    if (word != words_.end() && (w.role() != word->second || !w.held))
+      return w.name() + " has lost the role that an operator gave it";
+  }
+  return "";
+}
+
+void RoleChecks::before(const State& state, const Event& event) {
+  note_word(state, event);
+  if (!std::holds_alternative<Tick>(event)) return;
   roles_.clear();
   for (const Worker& w : state.workers) roles_.push_back(w.role());
   able_ = able(state);
 }
 
 std::string RoleChecks::after(const State& state, bool tick, TimeNs now) {
+  if (std::string what = check_words(state); !what.empty()) return what;
   if (tick) {
     const bool mends = !able_.prefill || !able_.decode;
     bool any = false;

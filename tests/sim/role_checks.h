@@ -1,5 +1,5 @@
-// What `roles: auto` must keep to, checked from outside: nobody is turned to and fro, no side is
-// left without anybody, and an operator's word stands.
+// What changes of roles must keep to, checked from outside: with `roles: auto` nobody is turned to
+// and fro and no side is left without anybody; an operator's word stands, whoever dies.
 #pragma once
 
 #include <deque>
@@ -7,15 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/apply/events.h"
 #include "scheduler/state/cluster_state.h"
 
 namespace baton::sim {
 
 class RoleChecks {
  public:
-  /// Before time passes for the scheduler ...
-  void before(const State& state);
-  /// ... and after each event: what is wrong, or "".
+  /// Before each event ...
+  void before(const State& state, const Event& event);
+  /// ... and after it: what is wrong, or "".
   std::string after(const State& state, bool tick, TimeNs now);
 
  private:
@@ -26,6 +27,8 @@ class RoleChecks {
   static Able able(const State& state);
   std::string turned(const State& state, WorkerIndex index, bool mends, TimeNs now);
   std::string left_alone(const State& state, TimeNs now);
+  void note_word(const State& state, const Event& event);
+  std::string check_words(const State& state);
 
   std::vector<Role> roles_;  // by index, before the tick
   Able able_;
@@ -35,6 +38,10 @@ class RoleChecks {
   TimeNs alone_since_ = 0;
   TimeNs last_tick_ = 0;
   Epoch epoch_ = 0;
+  // What an operator has said last: by name, of this scheduler's life and of what workers' own
+  // processes have brought into it.
+  std::map<std::string, Role> words_;
+  Epoch words_epoch_ = 0;
 };
 
 }  // namespace baton::sim

@@ -154,6 +154,14 @@ void draw_calm(Scenario& s) {
   if (l.strike == Strike::compile) l.grammar = 400;
 }
 
+/// Strikers that share what they strike by: one request with several choices, or a client's second
+/// try. Of numbers of its own, likewise.
+void draw_shared_strikes(Scenario& s) {
+  Random random(mix(s.seed) ^ 0x54A3ED57ULL);
+  if (s.load.strike != Strike::prefill && s.load.strike != Strike::decode) return;
+  s.load.strikers_share = random.permille(500);
+}
+
 /// Pools that outlive their workers. Of numbers of its own, likewise.
 void draw_leases(Scenario& s) {
   Random random(mix(s.seed) ^ 0x1EA5E1EA5EULL);
@@ -360,6 +368,18 @@ void draw_elastic(Scenario& s) {
   s.max_context = random.permille(500) ? longest : 4096;
 }
 
+/// An operator, or the scheduler by itself, changes the roles of workers whose pools requests
+/// share. By itself, likewise.
+void draw_elastic_roles(Scenario& s) {
+  Random random(mix(s.seed) ^ 0xE1A57201E5ULL);
+  if (!s.settings.elastic || s.calm || s.blows.total() == 0 || !random.permille(300)) return;
+  s.blows.set_role = random.between(1, 10);
+  if (!random.permille(300)) return;
+  s.settings.roles = Roles::automatic;
+  s.settings.role_queue = random.pick<TimeNs>({kMillisecond, 100 * kMillisecond});
+  s.settings.role_dwell = random.time(200 * kMillisecond, 2 * kSecond);
+}
+
 /// What lies in several pools comes together again. Some pools have room for that. By itself.
 void draw_gathers(Scenario& s) {
   Random random(mix(s.seed) ^ 0x6A73E4ULL);
@@ -403,6 +423,14 @@ void draw_windows(Scenario& s) {
   if (s.load.beams != 0) {
     for (WorkerSpec& w : s.workers) w.blocks += random.between(0, 3 * one);
   }
+}
+
+/// In some of the seeds each message is held against a limit that is as small beside what the
+/// simulation sends as the real one is: some lines for each request. By itself, likewise.
+void draw_limits(Scenario& s) {
+  Random random(mix(s.seed) ^ 0x11317B17E5ULL);
+  s.weighed = random.permille(300);
+  s.most_bytes = 8192 + std::size_t{512} * s.load.requests;
 }
 
 }  // namespace
@@ -480,6 +508,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   draw_policies(s, random);
   draw_host_parts(s);
   draw_calm(s);
+  draw_shared_strikes(s);
   if (random.permille(150)) s.step_room = random.pick<std::uint32_t>({2, 5, 9});
   draw_leases(s);
   draw_role_switches(s);
@@ -487,9 +516,11 @@ Scenario draw_scenario(std::uint64_t seed) {
   draw_auto_roles(s);
   draw_tenants(s);
   draw_elastic(s);
+  draw_elastic_roles(s);
   draw_spreads(s);
   draw_gathers(s);
   draw_windows(s);
+  draw_limits(s);
   return s;
 }
 
@@ -534,6 +565,7 @@ Scenario draw_fair_scenario(std::uint64_t seed) {
   const bool tight = random.permille(500);
   for (WorkerSpec& w : s.workers) w.blocks = tight ? one + random.between(1, one) : 5 * one;
   s.max_context = 4096;
+  draw_limits(s);
   return s;
 }
 
@@ -586,13 +618,16 @@ std::string Scenario::text() const {
   field("calm", calm ? 1 : 0);
   field("strike", static_cast<std::uint64_t>(load.strike));
   field("strikers hang", load.strikers_hang ? 1 : 0);
+  field("strikers share", load.strikers_share ? 1 : 0);
   field("pull ms", static_cast<std::uint64_t>(pace.pull / kMillisecond));
   field("step ms", static_cast<std::uint64_t>(pace.step / kMillisecond));
   field("codec", codec ? 1 : 0);
+  field("weighed", weighed ? 1 : 0);
   field("step room", step_room);
   field("leases", leases ? 1 : 0);
   field("kept_wait ms", static_cast<std::uint64_t>(settings.kept_wait / kMillisecond));
   field("auto roles", settings.roles == Roles::automatic ? 1 : 0);
+  field("roles set", blows.set_role);
   field("role_dwell ms", static_cast<std::uint64_t>(settings.role_dwell / kMillisecond));
   field("same link id", network.same_link_id ? 1 : 0);
   field("successors", successors ? 1 : 0);

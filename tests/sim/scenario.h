@@ -81,6 +81,7 @@ struct Load {
   std::uint32_t striker = 0;   // whoever works for it at `strike` dies
   Strike strike = Strike::none;
   bool strikers_hang = false;   // instead
+  bool strikers_share = false;  // some have the grammar, the prompt and the cache of the one before
   std::uint32_t grammar = 200;  // with a grammar; four of them
   bool priorities = false;
   std::uint32_t too_long = 0;   // its prompt does not fit every pool
@@ -116,6 +117,8 @@ struct Scenario {
   /// answer.
   bool calm = false;
   bool codec = false;   // messages travel as bytes
+  bool weighed = false;        // every message is encoded and held against a limit
+  std::size_t most_bytes = 0;  // of an encoded message
   bool leases = false;  // there is a memory process: pools outlive their workers
   bool successors = false;  // front ends have journals, and most that die a successor
   std::uint32_t tenants = 0;  // that requests belong to; 0: they name none

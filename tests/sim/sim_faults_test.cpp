@@ -60,6 +60,7 @@ constexpr Planted kPlanted[] = {
     {Fault::trusted_too_early, "trusted_too_early", 10},
     {Fault::lease_while_writer_lives, "lease_while_writer_lives", 602},
     {Fault::other_layout_kept, "other_layout_kept", 648},
+    {Fault::spoiled_pool_kept, "spoiled_pool_kept", 22},
     // Front ends with successors.
     {Fault::no_grace, "no_grace", 21},
     {Fault::inherited_one_short, "inherited_one_short", 20},
@@ -77,11 +78,15 @@ constexpr Planted kPlanted[] = {
     {Fault::vector_not_kept, "vector_not_kept", 198},
     // Requests over several workers.
     {Fault::foreign_read_unfenced, "foreign_read_unfenced", 1968},
-    {Fault::extent_loss_ignored, "extent_loss_ignored", 1095},
+    {Fault::extent_loss_ignored, "extent_loss_ignored", 1337},
     {Fault::chunk_not_awaited, "chunk_not_awaited", 18},
     {Fault::chunk_counted_alone, "chunk_counted_alone", 138},
-    {Fault::home_before_its_blocks, "home_before_its_blocks", 3739},
+    {Fault::home_before_its_blocks, "home_before_its_blocks", 4911},
     {Fault::gathered_kept, "gathered_kept", 18},
+    {Fault::foreign_read_short, "foreign_read_short", 3590},
+    {Fault::moved_before_copies, "moved_before_copies", 16703},
+    {Fault::last_leaver_forgotten, "last_leaver_forgotten", 182},
+    {Fault::given_role_forgotten, "given_role_forgotten", 76},
 };
 
 /// Faults of shares: found in scenarios of their own (draw_fair_scenario), since only there nothing

@@ -98,7 +98,8 @@ void SimScheduler::turn() {
   if (!alive) return;
   check_audit("plan");
   check_calm();
-  const std::string shares = shares_.check(state);
+  std::string shares = shares_.check(state);
+  if (shares.empty()) shares = shares_.check_returns(state);
   if (!shares.empty()) world_.fail(shares);
 }
 
@@ -255,10 +256,12 @@ void SimScheduler::apply_now(Event&& event) {
   const StepId done = stale != nullptr ? stale->compute.done : 0;
   const std::size_t open = state.pulls.size();
   const std::size_t terms = state.counters.terms_ended;
-  if (tick) world_.role_checks().before(state);
+  world_.role_checks().before(state, event);
   apply(state, std::move(event), world_.now(), out_);
   const std::string roles = world_.role_checks().after(state, tick, world_.now());
   if (!roles.empty()) world_.fail(roles);
+  const std::string returns = shares_.check_returns(state);
+  if (!returns.empty()) world_.fail(returns);
   if (stale != nullptr && (stale->compute.done != done || state.pulls.size() != open ||
                            state.counters.terms_ended != terms)) {
     world_.fail("the scheduler believes a message of an ended term of " + stale->name());

@@ -226,6 +226,9 @@ std::uint32_t World::layout_of(std::uint32_t name) {
 LeaseAnswer World::lease(const Lease& lease) {
   for (const KeptPool& pool : leases_.expire(now_)) memory_.find(pool.allocation)->unlinked = true;
   LeaseAnswer answer = leases_.ask(lease, now_);
+  if (answer.ruling == Ruling::lease && answer.pool.kept &&
+      spoiled_.contains(answer.pool.allocation))
+    fail("a pool is kept whose writer has died of a fault");
   if (tracing()) {
     trace("lease for " + lease.worker + ": " +
           (answer.ruling == Ruling::lease    ? answer.pool.kept ? "kept" : "fresh"
@@ -329,6 +332,7 @@ void World::ended(Process& process) {
     if (!striking_) note_blow();
     // Some of those who are killed by a request die of a fault that may have written anywhere.
     const bool spoiled = scenario_.leases && striking_ && random_.permille(300);
+    if (spoiled && worker->allocation() != 0) spoiled_.insert(worker->allocation());
     leases_.ended(scenario_.workers[worker->name].name, static_cast<Incarnation>(worker->since),
                   spoiled, now_);
     tell_importers(*worker);
@@ -408,18 +412,34 @@ std::uint32_t most_struck(const Scenario& s, const RequestSpec& spec) {
 
 }  // namespace
 
+std::vector<RequestSpec*> World::owners_of(RequestSpec& striker) {
+  std::vector<RequestSpec*> owners;
+  const bool shared = scenario_.load.strikers_share &&
+                      (striker.strike == Strike::compile || striker.strike == Strike::pull);
+  for (RequestSpec& spec : specs_) {
+    if (shared && spec.strike == striker.strike && spec.strikes_by == striker.strikes_by &&
+        spec.ended == 0)
+      owners.push_back(&spec);
+  }
+  if (owners.empty()) owners.push_back(&striker);
+  return owners;
+}
+
 void World::strike(RequestSpec& striker, Process& victim) {
   ++strikes_;
-  ++striker.struck;
+  const std::vector<RequestSpec*> owners = owners_of(striker);
+  for (RequestSpec* owner : owners) ++owner->struck;
   for (const auto& frontend : frontends_) {
     for (const auto& [counter, spec] : frontend->clients) ++specs_[spec].strikes_met;
   }
   if (tracing()) {
     trace(victim.label + " dies of request " + std::to_string(striker.sampling.seed - kFirstSeed));
   }
-  if (scenario_.calm && striker.struck > most_struck(scenario_, striker)) {
-    fail("request " + std::to_string(striker.sampling.seed - kFirstSeed) + " kills its " +
-         std::to_string(striker.struck) + "th process");
+  for (const RequestSpec* owner : owners) {
+    if (!scenario_.calm || owner->struck <= most_struck(scenario_, *owner)) continue;
+    fail("request " + std::to_string(owner->sampling.seed - kFirstSeed) + " kills its " +
+         std::to_string(owner->struck) + "th process" +
+         (owners.size() > 1 ? ", with others that share its cause" : ""));
   }
   striking_ = true;
   kill(victim.id);
@@ -427,7 +447,7 @@ void World::strike(RequestSpec& striker, Process& victim) {
 }
 
 void World::hang(RequestSpec& striker, SimWorker& victim, What what, TimeNs longest) {
-  striker.hangs = true;
+  for (RequestSpec* owner : owners_of(striker)) owner->hangs = true;
   if (victim.hung_by == kNobody) {
     victim.hung_by = static_cast<std::uint32_t>(striker.sampling.seed - kFirstSeed);
     ++hangs_;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <queue>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -111,6 +112,8 @@ class World {
   /// Every worker has been in a term: nobody has to guess how large the pools are.
   bool all_joined_before(TimeNs when) const { return all_joined_at_ != 0 && when > all_joined_at_; }
   void joined(std::uint32_t name);
+  /// All that strike by the same grammar or KV and have no end yet; `striker` itself if none has.
+  std::vector<RequestSpec*> owners_of(RequestSpec& striker);
   /// Whose grammar or KV that is, if it is a striker's that strikes there; null: nobody's.
   RequestSpec* striker_of_grammar(std::uint64_t key);
   RequestSpec* striker_of_cell(std::uint64_t cell);
@@ -171,6 +174,7 @@ class World {
   Memory memory_;
   bool memory_lives_ = false;
   Leases leases_;
+  std::set<AllocationId> spoiled_;      // pools whose writers have died of a fault
   std::vector<std::uint32_t> layouts_;  // of workers' newest processes, by name
   Network network_{*this};
   Report report_;

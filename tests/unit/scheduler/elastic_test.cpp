@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "scheduler/apply/reachability.h"
 #include "tests/unit/scheduler/cluster.h"
 
@@ -19,14 +21,15 @@ Settings elastic_settings() {
 /// Three mixed workers with pools of 6, 5 and 4 blocks of 4 tokens.
 class Elastic : public testing::Test {
  protected:
-  explicit Elastic(bool prefix_cache = false) : c(elastic_settings(), prefix_cache) {
-    links = {join("w0", 6), join("w1", 5), join("w2", 4)};
+  explicit Elastic(bool prefix_cache = false, std::uint32_t host_blocks = 0)
+      : c(elastic_settings(), prefix_cache) {
+    links = {join("w0", 6, 1, false, host_blocks), join("w1", 5), join("w2", 4)};
   }
   LinkId join(const std::string& name, std::uint32_t blocks, Incarnation incarnation = 1,
-              bool leased = false) {
+              bool leased = false, std::uint32_t host_blocks = 0) {
     const LinkId link = c.register_worker(name, Role::mixed, incarnation);
     close_all();
-    Hello hello = Cluster::hello_of(name, blocks, incarnation);
+    Hello hello = Cluster::hello_of(name, blocks, incarnation, host_blocks);
     hello.reads_in_place = true;
     hello.leased = leased;
     c.from_worker(link, hello);
@@ -255,6 +258,23 @@ TEST_F(Elastic, BlocksThatAStepReadsAreNobodysBeforeItHasEnded) {
   EXPECT_FALSE(is_read_by_others(c.state, 0));
 }
 
+/// Of two steps in flight that read another worker's blocks, the second one's end frees them.
+TEST_F(Elastic, TheLastStepThatReadsABlockFreesIt) {
+  c.submit(1, 55, 5);
+  run_to(1, 1);
+  c.turn();
+  ASSERT_EQ(c.state.workers[2].compute.steps.size(), 2U);
+  c.from_frontend(c.frontend, Cancel{{1, 1}});
+  c.answer(links[2]);
+  EXPECT_EQ(free_of(0), 0U);
+  EXPECT_EQ(free_of(1), 0U);
+  EXPECT_TRUE(is_read_by_others(c.state, 0));
+  EXPECT_TRUE(is_read_by_others(c.state, 1));
+  c.answer(links[2]);
+  EXPECT_EQ(free_of(0), 6U);
+  EXPECT_EQ(free_of(1), 5U);
+}
+
 TEST_F(Elastic, ATermThatEndsReadsNoMore) {
   c.submit(1, 55, 5);
   run_to(1, 2);
@@ -446,6 +466,43 @@ TEST_F(ElasticCache, TheFirstExtentIsFoundAgain) {
   c.submit(2, 20, 2);
   run_to(2, 2);
   EXPECT_EQ(c.cached[2], 16U);  // the last token is always computed
+}
+
+/// The first worker has a host tier.
+class ElasticHost : public Elastic {
+ protected:
+  ElasticHost() : Elastic(/*prefix_cache=*/true, /*host_blocks=*/12) {
+    c.state.settings.swap = Swap::always;
+  }
+  void ask(std::uint64_t counter, Token first, std::uint32_t length, std::uint32_t max_tokens) {
+    Submit m = c.request(counter, length, max_tokens);
+    std::iota(m.prompt.begin(), m.prompt.end(), first);
+    c.from_frontend(c.frontend, m);
+  }
+};
+
+/// All that the first worker would compute lies in its host tier: the sequence goes on at the next
+/// one once the copies have ended, not before.
+TEST_F(ElasticHost, ASequenceMovesOnWhenItsHostCopiesHaveEnded) {
+  ask(1, 100, 55, 2);
+  run_to(1, 2);
+  c.run();
+  ask(2, 300, 22, 1);  // takes the first worker's blocks, whose contents go to the host tier
+  c.run();
+  ask(3, 100, 55, 2);
+  c.turn();
+  const Sequence& sequence = c.source(3);
+  ASSERT_EQ(sequence.worker, 0U);
+  ASSERT_EQ(sequence.inflight, 0U);
+  ASSERT_GT(c.worker("w0").store.pool.target_pins(sequence.tail().blocks.front()), 0U);
+  for (int turn = 0; turn < 3; ++turn) c.turn();
+  EXPECT_EQ(c.source(3).worker, 0U);
+  EXPECT_TRUE(c.state.workers[1].compute.steps.empty());
+  c.answer(links[0]);
+  c.turn();
+  EXPECT_EQ(c.source(3).worker, 1U);
+  c.run();
+  EXPECT_EQ(c.code(3), ErrorCode::ok);
 }
 
 }  // namespace
