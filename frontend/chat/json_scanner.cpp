@@ -100,7 +100,7 @@ bool JsonScanner::feed_string(char c) {
     mode_ = Mode::string;
     return true;
   }
-  if (static_cast<unsigned char>(c) < 0x20) return false;
+  if (static_cast<unsigned char>(c) < 0x20) return controls_ == Controls::allowed;
   if (c == '\\') mode_ = Mode::escape;
   if (c == '"') mode_ = key_ ? Mode::colon : Mode::after_value;
   return true;

@@ -13,6 +13,10 @@ namespace baton {
 class JsonScanner {
  public:
   static constexpr std::size_t kMaxDepth = 64;
+  /// Control characters inside of strings, which JSON wants as escapes.
+  enum class Controls : std::uint8_t { refused, allowed };
+
+  explicit JsonScanner(Controls controls = Controls::refused) : controls_(controls) {}
 
   /// False: `c` cannot follow, and the scanner stays as it was.
   bool feed(char c);
@@ -52,6 +56,7 @@ class JsonScanner {
   bool feed_number(char c);
   bool number_may_end() const;
 
+  Controls controls_;
   std::string open_;  // brackets
   Mode mode_ = Mode::value;
   Digits digits_ = Digits::minus;

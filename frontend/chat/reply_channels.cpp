@@ -66,9 +66,10 @@ void ReplyParser::read_header(std::string_view header) {
   const std::string_view channel = word_behind(header, kChannelMark);
   const std::string_view recipient = word_behind(header, "to=");
   callee_.clear();
+  searched_ = 0;
   message_told_ = false;
   message_kind_ = channel == "analysis" ? ReplyPart::Kind::reasoning : ReplyPart::Kind::content;
-  if (recipient.starts_with(kFunctions) && grammar_.calls == CallStyle::channels) {
+  if (recipient.starts_with(kFunctions) && grammar_.calls != nullptr) {
     callee_ = recipient.substr(kFunctions.size());
     message_kind_ = ReplyPart::Kind::arguments;
   } else if (!recipient.empty() && !recipient.starts_with(kFunctions)) {
@@ -102,15 +103,21 @@ bool ReplyParser::step_header(std::vector<ReplyPart>&) {
 
 bool ReplyParser::step_message(std::vector<ReplyPart>& parts) {
   const std::string_view text = held_;
-  const FoundMark found = first_of(text, kEnds);
+  // A call's text is held until it is whole; what was searched holds no mark.
+  const std::size_t from = callee_.empty() ? 0 : searched_;
+  FoundMark found = first_of(text.substr(from), kEnds);
   if (found.at == text.npos) {
     const std::size_t safe = text.size() - found.open;
+    if (!callee_.empty()) {
+      searched_ = safe;
+      return false;
+    }
     give_message(text.substr(0, safe), parts);
     held_.erase(0, safe);
     return false;
   }
+  found.at += from;
   give_message(text.substr(0, found.at), parts);
-  if (!callee_.empty() && !message_told_) give_message("{}", parts);
   callee_.clear();
   state_ = found.mark == kStartMark ? State::header : State::between_messages;
   held_.erase(0, found.at + found.mark.size());
@@ -141,16 +148,20 @@ bool ReplyParser::step_between(std::vector<ReplyPart>&) {
 }
 
 void ReplyParser::give_message(std::string_view text, std::vector<ReplyPart>& parts) {
-  if (text.empty()) return;
-  if (message_kind_ == ReplyPart::Kind::arguments) {
-    if (!message_told_) begin_call(callee_, parts);
-    message_told_ = true;
-    return give_arguments(std::string(text), parts);
+  ReplyPart::Kind kind = message_kind_;
+  if (!callee_.empty()) {
+    if (auto arguments = arguments_of(text); arguments && knows(callee_)) {
+      // To the letter, as this format's official parser reports them.
+      if (*arguments != "{}") arguments = escape_controls(trimmed_back(trimmed_front(text)));
+      return give_call({"", callee_, std::move(*arguments)}, parts);
+    }
+    kind = ReplyPart::Kind::content;  // no call: what the model wrote is its answer
   }
+  if (text.empty()) return;
   std::string told(text);
-  if (!message_told_ && !kinds_told_.insert(message_kind_).second) told.insert(0, "\n");
+  if (!message_told_ && !kinds_told_.insert(kind).second) told.insert(0, "\n");
   message_told_ = true;
-  parts.push_back({message_kind_, std::move(told), {}, 0});
+  parts.push_back({kind, std::move(told), {}, 0});
 }
 
 /// The token that ends a reply is not part of its text: a call ends with the reply, too.
@@ -162,7 +173,6 @@ void ReplyParser::finish_channels(std::vector<ReplyPart>& parts) {
   }
   if (state_ == State::message) {
     give_message(held_, parts);
-    if (!callee_.empty() && !message_told_) give_message("{}", parts);
   }
 }
 

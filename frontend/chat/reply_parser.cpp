@@ -4,28 +4,15 @@
 #include <utility>
 
 #include "frontend/chat/reply_marks.h"
+#include "ipc/fnv1a.h"
 
 namespace baton {
 namespace {
 
 bool holds(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
-/// The texts with which calls may begin, the usual one first.
-std::vector<std::string_view> begins_of(CallStyle style) {
-  switch (style) {
-    case CallStyle::tagged:
-      return {kCallOpen};
-    case CallStyle::bracketed:
-      return {kCallsMark};
-    case CallStyle::xml:
-      return {kCallOpen, kFunctionOpen};
-    case CallStyle::none:
-    case CallStyle::whole_json:
-    case CallStyle::channels:
-      break;
-  }
-  return {};
-}
+/// More opening marks without a call behind them, and a reply is not searched for calls any more.
+constexpr std::uint32_t kMaxRefused = 64;
 
 }  // namespace
 
@@ -33,28 +20,23 @@ ReplyGrammar ReplyGrammar::of_templates(std::string_view text) {
   ReplyGrammar grammar;
   if (holds(text, kChannelMark) && holds(text, kMessageMark)) {
     grammar.channels = true;
-    grammar.calls = CallStyle::channels;
+    grammar.calls = call_format("openai");
     return grammar;
   }
-  if (holds(text, "</think>")) {
+  if (holds(text, "</seed:think>")) {
+    grammar.think_open = "<seed:think>";
+    grammar.think_close = "</seed:think>";
+  } else if (holds(text, "<|END_THINKING|>")) {
+    grammar.think_open = "<|START_THINKING|>";
+    grammar.think_close = "<|END_THINKING|>";
+  } else if (holds(text, "</think>")) {
     grammar.think_open = "<think>";
     grammar.think_close = "</think>";
   } else if (holds(text, "[/THINK]")) {
     grammar.think_open = "[THINK]";
     grammar.think_close = "[/THINK]";
   }
-  // Some families put something else than JSON between the same tags.
-  const bool functions = holds(text, kFunctionOpen);
-  const bool other_inside = functions || holds(text, "<arg_key>");
-  if (holds(text, kCallOpen) && functions && holds(text, kParameterOpen)) {
-    grammar.calls = CallStyle::xml;
-  } else if (holds(text, kCallOpen) && !other_inside) {
-    grammar.calls = CallStyle::tagged;
-  } else if (holds(text, kCallsMark)) {
-    grammar.calls = CallStyle::bracketed;
-  } else if (holds(text, "ipython") && holds(text, "\"parameters\"")) {
-    grammar.calls = CallStyle::whole_json;
-  }
+  grammar.calls = call_format_of_templates(text);
   return grammar;
 }
 
@@ -71,28 +53,8 @@ std::vector<std::string> ReplyGrammar::marks(bool with_calls) const {
       add(mark);
     }
   }
-  switch (with_calls ? calls : CallStyle::none) {
-    case CallStyle::none:
-    case CallStyle::channels:
-      break;
-    case CallStyle::tagged:
-      add(kCallOpen);
-      add(kCallClose);
-      break;
-    case CallStyle::bracketed:
-      add(kCallsMark);
-      add(kArgumentsMark);
-      add(kCallIdMark);
-      break;
-    case CallStyle::whole_json:
-      add(kPythonTag);
-      break;
-    case CallStyle::xml:
-      for (const std::string_view mark : {kCallOpen, kCallClose, kFunctionOpen, kFunctionClose,
-                                          kParameterOpen, kParameterClose}) {
-        add(mark);
-      }
-      break;
+  if (with_calls && calls != nullptr) {
+    for (std::string& mark : call_marks(*calls)) marks.push_back(std::move(mark));
   }
   return marks;
 }
@@ -100,7 +62,7 @@ std::vector<std::string> ReplyGrammar::marks(bool with_calls) const {
 ReplyParser::ReplyParser(const ReplyGrammar& grammar, std::string_view prompt, bool with_calls,
                          std::string_view seed, std::shared_ptr<const ToolParameters> tools)
     : grammar_(grammar), seed_(seed), tools_(std::move(tools)) {
-  if (!with_calls) grammar_.calls = CallStyle::none;
+  if (!with_calls) grammar_.calls = nullptr;
   if (grammar_.channels) begin_channels(prompt);
   if (grammar_.think_open.empty()) return;
   const std::string_view end = trimmed_back(prompt);
@@ -129,24 +91,10 @@ bool ReplyParser::step(std::vector<ReplyPart>& parts) {
       return step_reasoning(parts);
     case State::content:
       return step_content(parts);
-    case State::tagged_call:
-      return step_tagged_call(parts);
-    case State::rest_is_calls:
-      return step_rest(parts);
-    case State::arguments:
-      return step_arguments(parts);
-    case State::call_rest:
-      return step_call_rest();
-    case State::tagged_end:
-      return step_tagged_end();
-    case State::xml_call:
-      return step_xml_call(parts);
-    case State::xml_inside:
-      return step_xml_inside(parts);
-    case State::xml_value_begin:
-      return step_xml_value_begin(parts);
-    case State::xml_value:
-      return step_xml_value(parts);
+    case State::call:
+      return step_call(parts);
+    case State::behind_call:
+      return step_behind_call();
     case State::header:
       return step_header(parts);
     case State::message:
@@ -189,29 +137,28 @@ bool ReplyParser::step_reasoning(std::vector<ReplyPart>& parts) {
 }
 
 bool ReplyParser::step_content(std::vector<ReplyPart>& parts) {
-  const CallStyle style = grammar_.calls;
-  if (style == CallStyle::none) {
+  const CallFormat* format = grammar_.calls;
+  if (format == nullptr || format->shape == CallShape::channels) {
     give_content(held_, parts);
     held_.clear();
     return false;
   }
   const std::string_view text = held_;
-  if (style == CallStyle::whole_json) {
-    const std::string_view inner = trimmed_front(text);
-    if (at_beginning_ && (inner.empty() || kPythonTag.starts_with(inner))) return false;
-    if (at_beginning_ && (inner.front() == '{' || inner.starts_with(kPythonTag))) {
-      state_ = State::rest_is_calls;
-      return true;
+  if (format->whole_reply()) {
+    if (trimmed_front(text).empty()) return false;
+    if (at_beginning_) {
+      begin_reader(0);
+    } else {
+      grammar_.calls = nullptr;
     }
-    grammar_.calls = CallStyle::none;
     return true;
   }
-  const std::vector<std::string_view> begins = begins_of(style);
   std::size_t at = text.npos;
   std::size_t open = 0;
-  for (const std::string_view begin : begins) {
-    at = std::min(at, text.find(begin));
-    open = std::max(open, open_end(text, begin));
+  for (const std::string_view mark : format->opens) {
+    if (mark.empty()) continue;
+    at = std::min(at, text.find(mark));
+    open = std::max(open, open_end(text, mark));
   }
   const std::size_t end = at != text.npos ? at : text.size() - open;
   const std::string_view safe = trimmed_back(text.substr(0, end));
@@ -220,14 +167,124 @@ bool ReplyParser::step_content(std::vector<ReplyPart>& parts) {
     held_.erase(0, safe.size());
     return false;
   }
-  // What turns out to be no call is given out as it was.
-  space_ = text.substr(safe.size(), at - safe.size());
-  held_.erase(0, at);
-  searched_ = scanned_ = begins.front().size();
-  state_ = style == CallStyle::tagged ? State::tagged_call
-           : style == CallStyle::xml  ? State::xml_call
-                                      : State::rest_is_calls;
+  held_.erase(0, safe.size());
+  begin_reader(at - safe.size());
   return true;
+}
+
+/// A call may begin behind `space` bytes of whitespace, which are content if none does.
+void ReplyParser::begin_reader(std::size_t space) {
+  space_ = held_.substr(0, space);
+  held_.erase(0, space);
+  reader_.emplace(*grammar_.calls, tools_);
+  reader_gave_ = false;
+  state_ = State::call;
+}
+
+bool ReplyParser::step_call(std::vector<ReplyPart>& parts) {
+  switch (reader_->read(held_)) {
+    case CallReader::State::more:
+      return false;
+    case CallReader::State::call:
+      held_.erase(0, reader_->used());
+      give_call(reader_->take(), parts);
+      return true;
+    case CallReader::State::done:
+      held_.erase(0, reader_->used());
+      state_ = State::behind_call;
+      return true;
+    case CallReader::State::failed:
+      refuse_call(parts);
+      return true;
+  }
+  return false;
+}
+
+/// The mark is content, and what stands behind it may begin a call.
+void ReplyParser::refuse_call(std::vector<ReplyPart>& parts) {
+  const CallFormat& format = *grammar_.calls;
+  state_ = State::content;
+  if (format.whole_reply() || ++refused_ > kMaxRefused) grammar_.calls = nullptr;
+  if (reader_gave_) {
+    at_border_ = true;
+    return;
+  }
+  std::size_t mark = 0;
+  for (const std::string_view open : format.opens) {
+    if (!open.empty() && held_.starts_with(open)) mark = open.size();
+  }
+  give_content(std::exchange(space_, {}) + held_.substr(0, mark), parts);
+  held_.erase(0, mark);
+}
+
+/// Closing marks and separators belong to no part.
+bool ReplyParser::step_behind_call() {
+  const CallFormat& format = *grammar_.calls;
+  const std::string_view text = trimmed_front(held_);
+  const auto drop = [&](std::size_t bytes) { held_.erase(0, held_.size() - text.size() + bytes); };
+  if (text.empty()) return false;
+  for (const std::string_view mark : format.closes) {
+    if (mark.empty()) continue;
+    if (text.starts_with(mark)) {
+      drop(mark.size());
+      return true;
+    }
+    if (mark.starts_with(text)) return false;
+  }
+  if (format.whole_reply() && !format.separator.empty()) {
+    std::string_view next = text;
+    if (next.starts_with(format.separator)) next.remove_prefix(format.separator.size());
+    next = trimmed_front(next);
+    if (next.empty()) return false;
+    if (next.front() == '{') {
+      const std::size_t bytes = text.size() - next.size();
+      space_ = text.substr(0, bytes);
+      drop(bytes);
+      const std::string before = space_;
+      begin_reader(0);
+      space_ = before;
+      return true;
+    }
+  }
+  for (const std::string_view mark : {format.opens[0], format.opens[1], format.open}) {
+    if (mark.empty()) continue;
+    if (text.starts_with(mark)) {
+      drop(0);
+      begin_reader(0);
+      return true;
+    }
+    if (mark.starts_with(text)) return false;
+  }
+  at_border_ = true;
+  if (format.whole_reply()) grammar_.calls = nullptr;
+  state_ = State::content;
+  return true;
+}
+
+void ReplyParser::give_call(FoundCall call, std::vector<ReplyPart>& parts) {
+  ReplyPart part;
+  part.kind = ReplyPart::Kind::call;
+  part.call = {call.id.empty() ? call_id() : std::move(call.id), std::move(call.name), ""};
+  part.index = calls_++;
+  at_beginning_ = false;
+  reader_gave_ = true;
+  space_.clear();
+  const std::uint32_t index = part.index;
+  parts.push_back(std::move(part));
+  parts.push_back({ReplyPart::Kind::arguments, std::move(call.arguments), {}, index});
+}
+
+/// Nine letters and digits, which is what Mistral's templates want to be given back.
+std::string ReplyParser::call_id() const {
+  static constexpr std::string_view kDigits =
+      "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  std::uint64_t hash = fnv1a(seed_ + "/" + std::to_string(calls_));
+  std::string id = grammar_.calls->shape == CallShape::either ? "" : "call_";
+  for (int i = 0; i < 9; ++i) {
+    id.push_back(kDigits[hash % kDigits.size()]);
+    hash /= kDigits.size();
+  }
+  return id;
 }
 
 std::vector<ReplyPart> ReplyParser::finish() {
@@ -240,27 +297,9 @@ std::vector<ReplyPart> ReplyParser::finish() {
     case State::content:
       give_content(held_, parts);
       break;
-    case State::tagged_call:
-      // Some models leave the last closing tag out.
-      if (!give_call(std::string_view(held_).substr(kCallOpen.size()), parts)) {
-        give_content(space_ + held_, parts);
-      }
-      break;
-    case State::rest_is_calls:
-      give_rest(parts);
-      break;
-    case State::xml_call:
-      give_content(space_ + held_, parts);
-      break;
-    case State::arguments:  // cut off
-    case State::call_rest:
-    case State::xml_inside:
-    case State::xml_value_begin:
-    case State::xml_value:
-      break;
-    case State::tagged_end:
-      at_border_ = true;
-      give_content(held_, parts);
+    case State::call:
+    case State::behind_call:
+      finish_calls(parts);
       break;
     case State::header:
     case State::message:
@@ -270,6 +309,31 @@ std::vector<ReplyPart> ReplyParser::finish() {
   }
   held_.clear();
   return parts;
+}
+
+/// Calls as far as they are whole; the rest is content, to the letter.
+void ReplyParser::finish_calls(std::vector<ReplyPart>& parts) {
+  while (state_ == State::call) {
+    switch (reader_->finish(held_)) {
+      case CallReader::State::call:
+        held_.erase(0, reader_->used());
+        give_call(reader_->take(), parts);
+        break;
+      case CallReader::State::done:
+        held_.erase(0, reader_->used());
+        state_ = State::behind_call;
+        break;
+      case CallReader::State::more:
+      case CallReader::State::failed:
+        at_border_ = reader_gave_;
+        give_content(space_ + held_, parts);
+        return;
+    }
+    while (state_ == State::behind_call && !held_.empty() && step_behind_call()) {
+    }
+  }
+  at_border_ = true;
+  give_content(held_, parts);
 }
 
 void ReplyParser::give_reasoning(std::string_view text, std::vector<ReplyPart>& parts) {

@@ -11,29 +11,19 @@
 #include <string_view>
 #include <vector>
 
-#include "frontend/chat/call_head.h"
+#include "frontend/chat/calls/call_format.h"
+#include "frontend/chat/calls/call_reader.h"
 #include "frontend/chat/conversation.h"
 #include "frontend/chat/tool_parameters.h"
 
 namespace baton {
-
-/// How a model family writes calls.
-enum class CallStyle : std::uint8_t {
-  none,
-  tagged,      // <tool_call>{"name": ..., "arguments": {...}}</tool_call> (Hermes, Qwen)
-  bracketed,   // [TOOL_CALLS] [{"name", "arguments"}, ...] or [TOOL_CALLS]name[ARGS]{...} (Mistral)
-  whole_json,  // the whole reply: {"name": ..., "parameters": {...}}, several with ";" (Llama 3)
-  xml,       // <tool_call><function=NAME><parameter=KEY>VALUE</parameter>...</function></tool_call>
-             // (Qwen3-Coder)
-  channels,  // <|channel|>commentary to=functions.NAME<|message|>{...}<|call|> (harmony: gpt-oss)
-};
 
 /// How a model family marks its reply, as its chat templates show it. A style that none of them
 /// shows is not looked for.
 struct ReplyGrammar {
   std::string think_open;  // empty: the family does not mark its reasoning
   std::string think_close;
-  CallStyle calls = CallStyle::none;
+  const CallFormat* calls = nullptr;  // nullptr: the family's format of calls is not known
   bool channels = false;  // the reply is messages, each with a header that says its channel
 
   /// Whether the family tells its reasoning from its answer.
@@ -49,8 +39,8 @@ struct ReplyPart {
   enum class Kind : std::uint8_t {
     reasoning,
     content,
-    call,       // one begins: `call` has its id and name
-    arguments,  // more of the arguments of the call that began last
+    call,       // `call` has its id and name
+    arguments,  // of that call, whole: compact JSON
   };
   Kind kind = Kind::content;
   std::string text;  // of all but calls
@@ -62,26 +52,19 @@ struct ReplyPart {
 /// which it comes. Whitespace at the borders of reasoning and calls is dropped; what turns out not
 /// to be a call is content, to the letter.
 ///
-/// A call begins as soon as its name is known and its arguments open with "{"; from there on they
-/// are passed on as they arrive, as compact JSON, and never taken back: a reply that is cut off
-/// leaves them unfinished, and where they stop being JSON they end, and the rest is content. Calls
-/// that begin with their arguments, or whose arguments are a string, are held back until they are
-/// whole.
-///
-/// In the xml style a call begins with its first parameter or its end. Its values are raw text and
-/// become JSON by the types of the tool's parameters; strings are passed on as they arrive, other
-/// values when they are whole.
+/// A call is reported when it is certain: it is whole, its name is one of the request's tools, and
+/// its arguments are a JSON object. So a call that the reply's end cuts off is content. Reasoning
+/// and content are passed on as they arrive.
 ///
 /// In the harmony format each message has a header. Its channel tells reasoning (analysis) from
 /// what users see (final, and commentary that is said to nobody else); a message to a function is a
-/// call, whose text is its arguments, passed on to the letter. Texts of neighbouring messages of
-/// one kind are set apart by a line end. What is said to other tools, which no request can define,
-/// is reasoning.
+/// call. Texts of neighbouring messages of one kind are set apart by a line end. What is said to
+/// other tools, which no request can define, is reasoning.
 class ReplyParser {
  public:
   /// `prompt`: the rendered prompt, whose end says whether the reply begins inside the reasoning.
   /// `with_calls`: the request defined tools. `seed` makes the ids of calls unique.
-  /// `tools`: the types of their parameters, which only the xml style asks for.
+  /// `tools`: their names and the types of their parameters; nullptr: every name is a tool's.
   ReplyParser(const ReplyGrammar& grammar, std::string_view prompt, bool with_calls,
               std::string_view seed, std::shared_ptr<const ToolParameters> tools = nullptr);
 
@@ -106,36 +89,19 @@ class ReplyParser {
     start,
     reasoning,
     content,
-    tagged_call,    // behind <tool_call>, before it is sure
-    rest_is_calls,  // of the other styles: before a call is sure, and between two
-    arguments,      // inside of them
-    call_rest,      // behind them, inside of the call's object
-    tagged_end,     // before </tool_call>
-    xml_call,       // behind <tool_call> or <function=, before a call is sure
-    xml_inside,     // of a function, between its parameters
-    xml_value_begin,
-    xml_value,  // of a parameter
-    header,     // of a message of a channel
+    call,         // behind an opening mark
+    behind_call,  // its closing marks, or the next call
+    header,       // of a message of a channel
     message,
     between_messages,
   };
-  /// What the next call of the rest begins with: an object, its name (then arguments), or more is
-  /// needed, or there is none.
-  enum class Start : std::uint8_t { object, arguments, more, none };
 
   bool step(std::vector<ReplyPart>& parts);
   bool step_start(std::vector<ReplyPart>& parts);
   bool step_reasoning(std::vector<ReplyPart>& parts);
   bool step_content(std::vector<ReplyPart>& parts);
-  bool step_tagged_call(std::vector<ReplyPart>& parts);
-  bool step_rest(std::vector<ReplyPart>& parts);
-  bool step_arguments(std::vector<ReplyPart>& parts);
-  bool step_call_rest();
-  bool step_tagged_end();
-  bool step_xml_call(std::vector<ReplyPart>& parts);
-  bool step_xml_inside(std::vector<ReplyPart>& parts);
-  bool step_xml_value_begin(std::vector<ReplyPart>& parts);
-  bool step_xml_value(std::vector<ReplyPart>& parts);
+  bool step_call(std::vector<ReplyPart>& parts);
+  bool step_behind_call();
   bool step_header(std::vector<ReplyPart>& parts);
   bool step_message(std::vector<ReplyPart>& parts);
   bool step_between(std::vector<ReplyPart>& parts);
@@ -143,54 +109,37 @@ class ReplyParser {
   void finish_channels(std::vector<ReplyPart>& parts);
   void read_header(std::string_view header);
   void give_message(std::string_view text, std::vector<ReplyPart>& parts);
-  void begin_value(const std::string& key, std::vector<ReplyPart>& parts);
   void give_reasoning(std::string_view text, std::vector<ReplyPart>& parts);
   void give_content(std::string_view text, std::vector<ReplyPart>& parts);
-  bool give_call(std::string_view json, std::vector<ReplyPart>& parts);
-  bool give_named_call(std::string name, std::string arguments, std::vector<ReplyPart>& parts);
-  void give_arguments(std::string text, std::vector<ReplyPart>& parts);
-  void give_rest(std::vector<ReplyPart>& parts);
-  void begin_call(std::string name, std::vector<ReplyPart>& parts);
-  void commit(std::string name, const JsonScanner& scanner, std::size_t taken,
-              std::vector<ReplyPart>& parts);
-  bool commit_named(std::vector<ReplyPart>& parts);
-  bool scan_head(CallHead::State& found);
-  Start find_whole_json();
-  Start find_bracketed();
-  std::size_t list_calls(std::string_view text, std::vector<ReplyPart>& parts);
-  std::size_t whole_calls(std::string_view text, std::vector<ReplyPart>& parts);
-  std::size_t bracketed_calls(std::string_view text, std::vector<ReplyPart>& parts);
+  void begin_reader(std::size_t space);
+  void give_call(FoundCall call, std::vector<ReplyPart>& parts);
+  bool knows(std::string_view name) const {
+    return tools_ == nullptr || tools_->find(name) != tools_->end();
+  }
+  void refuse_call(std::vector<ReplyPart>& parts);
+  void finish_calls(std::vector<ReplyPart>& parts);
   std::string call_id() const;
 
   ReplyGrammar grammar_;
   std::string seed_;
   State state_ = State::content;
-  std::string held_;          // text that no part has yet
-  std::string space_;         // whitespace in front of what may be a call
-  std::size_t searched_ = 0;  // bytes of held_ in which a closing mark does not begin
-  std::size_t scanned_ = 0;   // bytes of held_ that head_ has read
-  std::size_t head_begin_ = 0;
-  std::optional<CallHead> head_;     // of a call that is not sure yet
-  JsonScanner json_;                 // of the call that is being made
-  std::size_t arguments_depth_ = 0;  // of its brackets, inside of the arguments
-  bool held_to_end_ = false;         // only the end, or the closing mark, shows what held_ is
-  bool in_list_ = false;             // between the calls of [TOOL_CALLS] [...]
-  bool at_border_ = false;           // whitespace that comes next is dropped
-  bool at_beginning_ = true;         // no content yet
+  std::string held_;   // text that no part has yet
+  std::string space_;  // whitespace in front of what may be a call
+  std::optional<CallReader> reader_;
+  bool reader_gave_ = false;   // a call of the section at hand was reported
+  std::uint32_t refused_ = 0;  // opening marks that no call followed
+  bool at_border_ = false;     // whitespace that comes next is dropped
+  bool at_beginning_ = true;   // no content yet
   std::uint32_t calls_ = 0;
 
   // Of the message at hand, in the harmony format.
   ReplyPart::Kind message_kind_ = ReplyPart::Kind::content;
-  std::string callee_;         // the function that it calls
+  std::string callee_;         // the function that it calls; its text is held until it is whole
+  std::size_t searched_ = 0;   // bytes of a call's text that hold no mark
   bool message_told_ = false;  // some of it has become a part
   std::set<ReplyPart::Kind> kinds_told_;
 
-  // Of the xml style.
   std::shared_ptr<const ToolParameters> tools_;
-  std::string function_;         // of the call that is being made
-  std::set<std::string> given_;  // its parameters so far
-  ParameterType value_type_;     // of the one at hand
-  bool repeated_ = false;        // that one is among them already
 };
 
 }  // namespace baton

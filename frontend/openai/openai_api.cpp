@@ -299,7 +299,7 @@ class TemplatedChat : public PendingChat {
         context_(std::move(context)),
         request_(model.chat_template->render_request(asked_.conversation)) {
     with_calls_ = !asked_.conversation.tools.empty();
-    if (with_calls_ && model.chat_template->reply_grammar().calls == CallStyle::xml) {
+    if (with_calls_) {
       tools_ = std::make_shared<ToolParameters>(tool_parameters(asked_.conversation.tools));
     }
     forced_ = std::move(asked_.conversation.forced);
@@ -369,7 +369,7 @@ class TemplatedChat : public PendingChat {
   ForcedChoice forced_;
   std::string request_;
   bool with_calls_ = false;
-  std::shared_ptr<const ToolParameters> tools_;  // where replies are read by their types
+  std::shared_ptr<const ToolParameters> tools_;  // what replies may call
 };
 
 void tell_ignored(Asked& asked) {

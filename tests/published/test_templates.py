@@ -21,13 +21,13 @@ PROGRAM = published.client_packages.BUILD / "tests" / "chat_template_test"
 TRL = published.PACKAGES / "trl" / "chat_templates"
 AXOLOTL = published.PACKAGES / "axolotl" / "utils" / "chat_templates" / "templates"
 
-# How families of models that we serve write calls and reasoning (frontend/chat/reply_parser.h).
+# How families of models that we serve write calls and reasoning (frontend/chat/calls/call_format.cpp).
 MARKS = {
-    "llama3": ["", ""], "llama3_1": ["whole_json", ""], "llama3_2": ["whole_json", ""],
-    "mistral_v1": ["", ""], "mistral_v2v3": ["bracketed", ""], "mistral_v3_tekken": ["bracketed", ""],
+    "llama3": ["", ""], "llama3_1": ["llama3_json", ""], "llama3_2": ["llama3_json", ""],
+    "mistral_v1": ["", ""], "mistral_v2v3": ["mistral", ""], "mistral_v3_tekken": ["mistral", ""],
     "mistral_v7_tekken": ["", ""], "deepseek_r1_distill": ["", "<think>"],
-    "qwen2_5": ["tagged", ""], "qwen3": ["tagged", "<think>"], "qwen3_instruct_2507": ["tagged", ""],
-    "qwen3_5_think": ["xml", "<think>"], "qwen3_6": ["xml", "<think>"], "gptoss": ["channels", ""],
+    "qwen2_5": ["hermes", ""], "qwen3": ["hermes", "<think>"], "qwen3_instruct_2507": ["hermes", ""],
+    "qwen3_5_think": ["qwen3_xml", "<think>"], "qwen3_6": ["qwen3_xml", "<think>"], "gptoss": ["openai", ""],
 }
 
 
@@ -74,9 +74,9 @@ class Published(unittest.TestCase):
         goldens["replies"] = []
         for name, (style, _) in MARKS.items():
             # The templates of Llama and gpt-oss take one call at a time.
-            several = [] if style in ("whole_json", "channels") else [CALLS]
+            several = [] if style in ("llama3_json", "openai") else [CALLS]
             for calls in [[call] for call in CALLS] + several if style else []:
-                for content in ("", "Wait.") if style in ("tagged", "xml") else ("",):
+                for content in ("", "Wait.") if style in ("hermes", "qwen3_xml") else ("",):
                     goldens["replies"].append(reply_with(name, templates()[name].read_text(), calls, content))
         # What OpenAI's own renderer makes of the same bodies (make_harmony.py).
         goldens["harmony"] = json.loads((published.ROOT / "tests" / "golden" / "harmony.json").read_text())

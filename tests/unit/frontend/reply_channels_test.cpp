@@ -78,8 +78,16 @@ TEST(ReplyChannels, AreWhatTheOfficialParserFinds) {
     Told want;
     want.reasoning = one.at("reasoning");
     want.content = one.at("content");
-    want.calls = one.at("calls");
-    for (Json& call : want.calls) call = {{"name", call["name"]}, {"arguments", call["arguments"]}};
+    want.calls = Json::array();
+    for (const Json& call : one.at("calls")) {
+      // The official parser reports what is no JSON as a call; here it is the answer's text.
+      const std::string arguments = call["arguments"];
+      if (Json::parse(arguments, nullptr, false).is_object()) {
+        want.calls.push_back({{"name", call["name"]}, {"arguments", arguments}});
+      } else {
+        want.content += arguments;
+      }
+    }
     for (const std::size_t piece : {std::size_t{1}, std::size_t{2}, std::size_t{5}, reply.size()}) {
       const Told got = told(cut(reply, piece));
       EXPECT_EQ(got.reasoning, want.reasoning) << piece;
@@ -102,13 +110,13 @@ TEST(ReplyChannels, TextsArriveAsTheyAreMade) {
   EXPECT_EQ(parser.feed(" two <|").front().text, " two ");
   EXPECT_TRUE(parser.feed("end|><|start|>assistant<|channel|>commentary to=functions.f").empty());
   EXPECT_TRUE(parser.feed(" <|constrain|>json<|message|>").empty());
-  const auto parts = parser.feed("{\"a\": ");
+  EXPECT_TRUE(parser.feed("{\"a\": ").empty());  // a call is reported when it is whole
+  EXPECT_TRUE(parser.feed("1}").empty());
+  const auto parts = parser.finish();
   ASSERT_EQ(parts.size(), 2U);
   EXPECT_EQ(parts[0].kind, Kind::call);
   EXPECT_EQ(parts[0].call.name, "f");
-  EXPECT_EQ(parts[1].text, "{\"a\": ");
-  EXPECT_EQ(parser.feed("1}").front().text, "1}");
-  EXPECT_TRUE(parser.finish().empty());
+  EXPECT_EQ(parts[1].text, "{\"a\": 1}");
 }
 
 /// Models forget marks, and templates are used with models that never knew them.

@@ -15,7 +15,7 @@ constexpr const char* kMistral = "[TOOL_CALLS] [ARGS] [/THINK]";
 constexpr const char* kLlama = "<|start_header_id|>ipython ... {\"name\": x, \"parameters\": y}";
 constexpr const char* kCoder = "</think> <tool_call> <function=NAME> <parameter=KEY>";
 
-/// What a request's tools say of the parameters of "f"; those of "g" are not told.
+/// What a request's tools say of the parameters of "f"; those of "g" and "h" are not told.
 std::shared_ptr<const ToolParameters> coder_tools() {
   static const auto tools = std::make_shared<const ToolParameters>(tool_parameters(
       R"([{"type":"function","function":{"name":"f","parameters":{"type":"object",
@@ -25,7 +25,7 @@ std::shared_ptr<const ToolParameters> coder_tools() {
         "maybe":{"anyOf":[{"type":"string"},{"type":"null"}]},"two":{"type":["integer","string"]},
         "ref":{"$ref":"#/$defs/Point"},"loop":{"$ref":"#/$defs/Loop"},"e":{"enum":["x","y z"]},
         "level":{"enum":[1,2]},"date":{"type":"string","format":"date"}}}}},
-      {"type":"function","function":{"name":"g"}}])"));
+      {"type":"function","function":{"name":"g"}},{"type":"function","function":{"name":"h"}}])"));
   return tools;
 }
 
@@ -136,7 +136,6 @@ TEST(ReplyParser, TaggedCalls) {
       {kHermes, "", true, "<tool_call>{\"name\":\"f\"}", "T:f({})"},
       {kHermes, "", false, call, "C:" + call},
       {"<tool_call> <function=", "", true, call, "C:" + call},
-      {"<tool_call> <arg_key>", "", true, call, "C:" + call},
   });
 }
 
@@ -175,11 +174,14 @@ TEST(ReplyParser, AReplyThatIsJson) {
   });
 }
 
-/// Once a call is sure, it stays one, whatever follows.
+/// A call that is not whole is text, to the letter; only closing marks and a bracket may be
+/// missing.
 TEST(ReplyParser, CallsThatAreCutOffOrBroken) {
+  const auto text = [](const char* family, const std::string& reply) {
+    return Case{family, "", true, reply, "C:" + reply};
+  };
   expect_parts({
-      {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": \"x y",
-       "T:f({\"a\":\"x y)"},
+      text(kHermes, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": \"x y"),
       {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\": 1}", "T:f({\"a\":1})"},
       {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}</tool_call> x",
        "T:f({\"a\":1})|C:x"},
@@ -187,40 +189,71 @@ TEST(ReplyParser, CallsThatAreCutOffOrBroken) {
        "T:f({\"a\":1})|C:</tool"},
       {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}\n",
        "T:f({\"a\":1})"},
-      {kHermes, "", true, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":oops}}</tool_call>",
-       "T:f({\"a\":)|C:oops}}</tool_call>"},
+      text(kHermes, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":oops}}</tool_call>"),
       {kHermes, "", true,
        "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"</tool_call>\"}, \"id\": "
        "[1]}</tool_call>!",
        "T:f({\"a\":\"</tool_call>\"})|C:!"},
-      {kHermes, "", true, "<tool_call>{\"name\":\"</tool_call>\",\"arguments\":{}}",
-       "C:<tool_call>{\"name\":\"</tool_call>\",\"arguments\":{}}"},
-      // Held back until they are whole.
+      text(kHermes, "<tool_call>{\"name\":\"</tool_call>\",\"arguments\":{}}"),
       {kHermes, "", true, "<tool_call>{\"arguments\":{\"a\": 1},\"name\":\"f\"}</tool_call>x",
        "T:f({\"a\":1})|C:x"},
-      {kHermes, "", true, "<tool_call>{\"arguments\":{\"a\": 1},\"name\":\"f",
-       "C:<tool_call>{\"arguments\":{\"a\": 1},\"name\":\"f"},
-      {kMistral, "", true, "[TOOL_CALLS]f[ARGS]{\"a\": [1, tr", "T:f({\"a\":[1,tr)"},
+      text(kHermes, "<tool_call>{\"arguments\":{\"a\": 1},\"name\":\"f"),
+      // A whole call behind one that is cut off.
+      {kHermes, "", true, "<tool_call>{\"name\": \"f\", oh <tool_call>{\"name\":\"g\"}</tool_call>",
+       "C:<tool_call>{\"name\": \"f\", oh|T:g({})"},
+      text(kMistral, "[TOOL_CALLS]f[ARGS]{\"a\": [1, tr"),
       {kMistral, "", true, "[TOOL_CALLS]f[ARGS]{\"a\": 1} Done. \n", "T:f({\"a\":1})|C:Done. \n"},
-      {kMistral, "", true, "[TOOL_CALLS]f[ARGS]{\"a\": nil} x", "T:f({\"a\":n)|C:il} x"},
+      text(kMistral, "[TOOL_CALLS]f[ARGS]{\"a\": nil} x"),
       {kMistral, "", true,
        "[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{}}, {\"arguments\":{},\"name\":\"g\"}, "
        "{\"name\":\"h\"}] x",
-       "T:f({})|T:g({})|T:h({})|C: x"},
+       "T:f({})|T:g({})|T:h({})|C:x"},
       {kMistral, "", true, "[TOOL_CALLS][{\"name\":\"f\"}, {\"name\":\"g\",\"arguments\":{\"a\":\"",
-       "T:f({})|T:g({\"a\":\")"},
+       "T:f({})|C:, {\"name\":\"g\",\"arguments\":{\"a\":\""},
       {kMistral, "", true,
        "[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{}}] [TOOL_CALLS]g[ARGS]{} [TOOL",
        "T:f({})|T:g({})|C:[TOOL"},
-      {kMistral, "", true, "[TOOL_CALLS][5]", "C:[TOOL_CALLS][5]"},
-      {kMistral, "", true, "[TOOL_CALLS]{}", "C:[TOOL_CALLS]{}"},
-      {kLlama, "", true, "{\"name\": \"f\", \"parameters\": {\"a\": 1", "T:f({\"a\":1)"},
+      text(kMistral, "[TOOL_CALLS][5]"),
+      text(kMistral, "[TOOL_CALLS]{}"),
+      text(kLlama, "{\"name\": \"f\", \"parameters\": {\"a\": 1"),
       {kLlama, "", true, "{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}} and so",
        "T:f({})|C:and so"},
       {kLlama, "", true, "{\"name\": \"f\", \"parameters\": {}}; {\"x\": 1}",
        "T:f({})|C:; {\"x\": 1}"},
       {kLlama, "", true, "{\"name\": \"f\", \"parameters\": {}};\n{\"name\": \"g\"}",
        "T:f({})|T:g({})"},
+  });
+}
+
+TEST(ReplyParser, OnlyToolsOfTheRequestAreCalled) {
+  for (const std::string reply : {"<tool_call>{\"name\":\"rm\",\"arguments\":{}}</tool_call>",
+                                  "<tool_call>{\"name\":5}</tool_call>"}) {
+    expect_parts({{kHermes, "", true, reply, "C:" + reply}});
+  }
+  const std::string person = "{\"name\": \"Bob\", \"age\": 5}";
+  expect_parts({{kLlama, "", true, person, "C:" + person},
+                {kMistral, "", true, "[TOOL_CALLS]rm[ARGS]{}", "C:[TOOL_CALLS]rm[ARGS]{}"},
+                {kCoder, "", true, "<function=rm></function>", "C:<function=rm></function>"}});
+  // The name shows it: the rest is passed on as it arrives.
+  ReplyParser parser(ReplyGrammar::of_templates(kLlama), "", true, "42", coder_tools());
+  EXPECT_FALSE(parser.feed("{\"name\": \"Bob\"").empty());
+  EXPECT_FALSE(parser.feed(", \"age\"").empty());
+}
+
+TEST(ReplyParser, ArgumentsThatAreNoObjectYet) {
+  const auto call = [](const std::string& arguments) {
+    return "<tool_call>{\"name\":\"f\",\"arguments\":" + arguments + "}</tool_call>";
+  };
+  std::string controls = "{\"a\":\"line\n\ttab\x01\"}";
+  expect_parts({
+      {kHermes, "", true, call("\"\""), "T:f({})"},
+      {kHermes, "", true, call("null"), "T:f({})"},
+      {kHermes, "", true, call(" \" \" "), "T:f({})"},
+      {kHermes, "", true, call("[]"), "C:" + call("[]")},
+      {kHermes, "", true, call("5"), "C:" + call("5")},
+      {kHermes, "", true, call(controls), "T:f({\"a\":\"line\\n\\ttab\\u0001\"})"},
+      {kMistral, "", true, "[TOOL_CALLS]f[ARGS]" + controls,
+       "T:f({\"a\":\"line\\n\\ttab\\u0001\"})"},
   });
 }
 
@@ -266,21 +299,35 @@ TEST(ReplyParser, XmlCalls) {
 
 TEST(ReplyParser, XmlCallsThatAreCutOffOrBroken) {
   const std::string begun = "a\n<tool_call>\n<function=f>\n";
-  expect_parts({
-      {kCoder, "", true, begun, "C:" + begun},
-      {kCoder, "", true, begun + "<parameter=", "C:" + begun + "<parameter="},
-      {kCoder, "", true, begun + "<parameter=s>", "C:a|T:f({\"s\":)"},
-      {kCoder, "", true, begun + "<parameter=s>\nx 你\n</param", "C:a|T:f({\"s\":\"x 你)"},
-      {kCoder, "", true, begun + "<parameter=i>\n1", "C:a|T:f({\"i\":)"},
-      {kCoder, "", true, begun + "<parameter=i>\n1</parameter>\n</func", "C:a|T:f({\"i\":1)"},
-      {kCoder, "", true, begun + "<parameter=i>1</parameter> and </function> x",
-       "C:a|T:f({\"i\":1)|C:and </function> x"},
-      {kCoder, "", true, begun + "</function>\n</tool", "C:a|T:f({})|C:</tool"},
-      {kCoder, "", true,
-       begun + "<parameter=s>1</parameter><parameter=s>2</parameter><parameter=i>3</parameter></"
-               "function>",
-       "C:a|T:f({\"s\":\"1\",\"i\":3})"},
-  });
+  std::vector<Case> table;
+  for (const char* rest :
+       {"", "<parameter=", "<parameter=s>", "<parameter=s>\nx 你\n</param", "<parameter=i>\n1",
+        "<parameter=i>\n1</parameter>\n</func", "<parameter=i>1</parameter> and </function> x"}) {
+    table.push_back({kCoder, "", true, begun + rest, "C:" + begun + rest});
+  }
+  table.push_back({kCoder, "", true, begun + "</function>\n</tool", "C:a|T:f({})|C:</tool"});
+  table.push_back({kCoder, "", true,
+                   begun + "<parameter=s>1</parameter><parameter=s>2</parameter><parameter=i>3</"
+                           "parameter></function>",
+                   "C:a|T:f({\"s\":\"1\",\"i\":3})"});
+  expect_parts(table);
+}
+
+/// A value may hold the format's own marks.
+TEST(ReplyParser, ValuesOfXmlCallsMayHoldMarks) {
+  const auto call = [](const std::string& value) {
+    return "<tool_call>\n<function=f>\n<parameter=s>\n" + value +
+           "\n</parameter>\n<parameter=i>\n5\n</parameter>\n</function>\n</tool_call>";
+  };
+  std::vector<Case> table;
+  for (const std::string value :
+       {"a </parameter> b", "<parameter=x>", "\n<parameter=x>\n", "</function>",
+        "\n</function>\nmore", "<tool_call>", "</tool_call>", "a\n</parameter>\nb", "<function=g>",
+        "</parameter", "<"}) {
+    table.push_back({kCoder, "", true, call(value),
+                     "T:f({\"s\":" + nlohmann::json(value).dump() + ",\"i\":5})"});
+  }
+  expect_parts(table);
 }
 
 /// Each value between line breaks, as the template writes it.
@@ -451,8 +498,8 @@ TEST(ReplyParser, ThePartsDoNotDependOnThePieces) {
       ASSERT_EQ(play(line, piece), whole) << line.reply << "\n in pieces of " << piece;
     }
   }
-  EXPECT_GT(with_calls, 5'000U);
-  EXPECT_GT(with_xml_calls, 5'000U);
+  EXPECT_GT(with_calls, 300U);  // few of such texts hold a whole call
+  EXPECT_GT(with_xml_calls, 300U);
 }
 
 /// One reply, cut at any two places.
@@ -473,36 +520,23 @@ TEST(ReplyParser, AnXmlCallMayBeCutAnywhere) {
   }
 }
 
-/// A prefix of a reply has said nothing that the whole reply does not say.
-TEST(ReplyParser, ArgumentsArriveAsTheyAreMade) {
+/// Nothing of a call is told before all of it is there.
+TEST(ReplyParser, ACallIsReportedWhenItIsWhole) {
   const std::string reply =
-      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"long text\", \"b\": [1, "
+      "Hm. <tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"long text\", \"b\": [1, "
       "2]}}\n</tool_call>";
-  ReplyParser parser(ReplyGrammar::of_templates(kHermes), "", true, "42");
-  std::string arguments;
-  std::size_t pieces = 0;
-  for (const char c : reply) {
-    for (const ReplyPart& part : parser.feed(std::string_view(&c, 1))) {
-      if (part.kind == ReplyPart::Kind::arguments) ++pieces;
-      arguments += part.text;
+  ReplyParser parser(ReplyGrammar::of_templates(kHermes), "", true, "42", coder_tools());
+  for (std::size_t i = 0; i < reply.size(); ++i) {
+    const auto parts = parser.feed(reply.substr(i, 1));
+    const bool whole = i + 1 == reply.rfind('}') + 1;
+    for (const ReplyPart& part : parts) {
+      EXPECT_EQ(part.kind != ReplyPart::Kind::content, whole) << i;
     }
-    EXPECT_TRUE(std::string_view("{\"a\":\"long text\",\"b\":[1,2]}").starts_with(arguments));
+    if (!whole) continue;
+    ASSERT_EQ(parts.size(), 2U);
+    EXPECT_EQ(parts[0].call.name, "f");
+    EXPECT_EQ(parts[1].text, "{\"a\":\"long text\",\"b\":[1,2]}");
   }
-  EXPECT_EQ(arguments, "{\"a\":\"long text\",\"b\":[1,2]}");
-  EXPECT_GT(pieces, 20U);
-}
-
-TEST(ReplyParser, StringsOfXmlCallsArriveAsTheyAreMade) {
-  ReplyParser parser(ReplyGrammar::of_templates(kCoder), "", true, "42", coder_tools());
-  parser.feed("<tool_call>\n<function=f>\n<parameter=s>\n");
-  for (const char* word : {"long", " \"text\"", "\nline"}) {
-    const auto parts = parser.feed(word);
-    ASSERT_EQ(parts.empty(), false) << word;
-  }
-  EXPECT_TRUE(parser.feed("\n</param").empty());
-  EXPECT_TRUE(parser.feed("eter>\n<parameter=i>\n1").size() == 2);
-  EXPECT_TRUE(parser.feed("2").empty());
-  EXPECT_EQ(parser.feed("\n</parameter>").front().text, "12");
 }
 
 TEST(JsonScanner, AcceptsWhatAParserAcceptsLetterByLetter) {
