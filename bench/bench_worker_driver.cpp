@@ -16,6 +16,10 @@ Driver::Driver(const Config& config, std::uint32_t pool_blocks) {
   auto executor = make_executor(config);
   if (!executor.ok()) throw std::runtime_error(executor.status().message());
   executor_ = std::move(executor).value();
+  executor_->on_grammar([this](std::uint64_t /*key*/, bool /*ready*/) {
+    grammar_answered_ = true;
+    grammar_answered_.notify_one();
+  });
   std::atomic<int> percent{0};
   const TimeNs begin = now_ns();
   const auto shape = executor_->load(percent);
@@ -48,6 +52,11 @@ Sequence Driver::make(std::vector<Token> prompt, const SamplingParams& sampling)
   s.prompt = prompt.size();
   s.tokens = std::move(prompt);
   s.sampling = sampling;
+  if (sampling.grammar_kind != GrammarKind::none) {
+    grammar_answered_ = false;
+    if (executor_->prepare_grammar(1, sampling.grammar_kind, sampling.grammar, /*awaited=*/true))
+      grammar_answered_.wait(false);
+  }
   return s;
 }
 

@@ -1,6 +1,7 @@
 // Drives an executor as the scheduler and the worker's core would, in one thread.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -73,6 +74,7 @@ class Driver {
   std::uint32_t groups_ = 1;  // of layers
   std::uint32_t next_block_ = 0;
   SequenceId next_id_ = 0;
+  std::atomic<bool> grammar_answered_{false};
   StepId n_steps_ = 0;
   Open next_;
   std::deque<Open> open_;

@@ -149,7 +149,8 @@ LoopOptions loop_options(const Config& config, const FrontendPlace& place, bool 
   options.identity.build = build_version();
   options.identity.name = config.frontend.name;
   options.place = place;
-  options.identity.incarnation = place.incarnation == 0 ? new_incarnation() : place.incarnation;
+  options.identity.incarnation =
+      place.incarnation == 0 ? new_incarnation(config.run_dir) : place.incarnation;
   options.identity.generation =
       place.incarnation == 0 ? 0 : static_cast<std::uint32_t>(place.generation) + 1;
   options.identity.has_successor = has_successor;
@@ -283,13 +284,14 @@ std::unique_ptr<OtlpExporter> start_spans(const Config& config, const std::strin
   const TelemetryConfig& telemetry = config.telemetry;
   if (telemetry.otlp_url.empty()) return nullptr;
   OtlpOptions options;
-  options.source = {.service = telemetry.service_name,
-                    .model = model,
-                    .version = identity.build,
-                    .front_end = identity.name,
-                    .instance = identity.name + "-" + std::to_string(new_incarnation()),
-                    .host = host_name(),
-                    .pid = identity.pid};
+  options.source = {
+      .service = telemetry.service_name,
+      .model = model,
+      .version = identity.build,
+      .front_end = identity.name,
+      .instance = identity.name + "-" + std::to_string(new_incarnation(config.run_dir)),
+      .host = host_name(),
+      .pid = identity.pid};
   options.sample_ratio = telemetry.sample_ratio;
   options.log = [url = telemetry.otlp_url](const std::string& why) {
     spdlog::warn(
@@ -422,7 +424,7 @@ int serve(const Config& config, SignalFd& signals) {
   LoopOptions options =
       loop_options(config, legacy ? legacy->place() : FrontendPlace{}, estate.twin.has_value());
   // Never its predecessor's: ZeroMQ does not listen to a second link of one name.
-  const Incarnation life = new_incarnation();
+  const Incarnation life = new_incarnation(config.run_dir);
   std::vector<std::unique_ptr<ModelParts>> parts;
   std::vector<LinkOptions> links;
   for (const Config* one : config.served()) {

@@ -46,6 +46,32 @@ std::string_view constant_at(std::string_view json, std::size_t i) {
 
 }  // namespace
 
+namespace {
+
+std::int64_t nanoseconds(const timespec& time) {
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+std::optional<FileStamp> stamp_of(int failed, const struct stat& info) {
+  if (failed != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
+  return FileStamp{info.st_dev, info.st_ino, static_cast<std::uint64_t>(info.st_size),
+                   nanoseconds(info.st_mtim), nanoseconds(info.st_ctim)};
+}
+
+}  // namespace
+
+std::optional<FileStamp> file_stamp(int fd) {
+  struct stat info {};
+  const int failed = ::fstat(fd, &info);
+  return stamp_of(failed, info);
+}
+
+std::optional<FileStamp> file_stamp(const std::string& path) {
+  struct stat info {};
+  const int failed = ::stat(path.c_str(), &info);
+  return stamp_of(failed, info);
+}
+
 Result<std::optional<std::string>> read_regular_file(const std::string& path, std::size_t most) {
   // Without O_NONBLOCK, opening a pipe would wait for a writer.
   const Descriptor fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +16,20 @@ namespace baton {
 /// that names the path for a folder, pipe or device, for more than `most` bytes, and for what
 /// cannot be read.
 Result<std::optional<std::string>> read_regular_file(const std::string& path, std::size_t most);
+
+/// What the kernel says of a file: another one after every change of its bytes, but for changes
+/// that fall into one tick of the file system's clock.
+struct FileStamp {
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  std::uint64_t bytes = 0;
+  std::int64_t modified = 0;  // ns since 1970, as is
+  std::int64_t changed = 0;   // ... its inode's: nobody can set this one back
+  bool operator==(const FileStamp&) const = default;
+};
+/// Of an open regular file, or of the one at `path` (links are followed); nothing: it is none.
+std::optional<FileStamp> file_stamp(int fd);
+std::optional<FileStamp> file_stamp(const std::string& path);
 
 /// Levels of arrays and objects that the JSON of a model folder may have; published ones have up
 /// to 12.

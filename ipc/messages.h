@@ -401,13 +401,14 @@ KvGroups groups_of(const Hello& hello);
 /// A row of the step could not be served (non-finite logits, say); the others are unaffected.
 /// `unmapped`: nothing is wrong with the request, but a pool that holds some of its blocks is not
 /// mapped here (any more). `waited`: nor is it then, but who was to write what it reads has not
-/// (StepWait).
+/// (StepWait). `grammar_missing`: nor is it then, but its grammar is not compiled here.
 struct RowFailure {
   SequenceId sequence = 0;
   std::string reason;
   bool unmapped = false;
   bool waited = false;
-  BATON_FIELDS(sequence, reason, unmapped, waited)
+  bool grammar_missing = false;
+  BATON_FIELDS(sequence, reason, unmapped, waited, grammar_missing)
 };
 
 /// The step has ended and its writes are visible. sequences[i] got tokens[i]; rows that sample

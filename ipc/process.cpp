@@ -12,13 +12,13 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <mutex>
 #include <string_view>
 
 #include "baton_version.h"
@@ -113,14 +113,53 @@ const char* build_version() { return BATON_VERSION " (" BATON_COMMIT ")"; }
 TimeNs now_ns() { return read_clock(CLOCK_MONOTONIC); }
 TimeNs wall_ns() { return read_clock(CLOCK_REALTIME); }
 
-Incarnation new_incarnation() {
-  static std::atomic<Incarnation> last{0};
-  Incarnation before = last.load();
-  Incarnation next = 0;
-  do {
-    next = std::max(static_cast<Incarnation>(wall_ns()), before + 1);
-  } while (!last.compare_exchange_weak(before, next));
-  return next;
+namespace {
+
+/// As many digits as the largest number has: each write covers the one before.
+constexpr std::size_t kDigits = 20;
+/// The file is locked for microseconds; a process that was stopped meanwhile is not waited for.
+constexpr int kLockTries = 1000;
+/// More than that no clock says in this century: the file is damaged.
+constexpr Incarnation kMostKept = Incarnation{1} << 62U;
+
+/// Locked until it is closed.
+UniqueFd open_counter(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+  for (int i = 0; fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0; ++i) {
+    if (errno != EWOULDBLOCK || i == kLockTries) return UniqueFd();
+    ::usleep(1000);
+  }
+  return fd;
+}
+
+/// 0: there is none.
+Incarnation read_counter(int fd) {
+  std::array<char, kDigits> text{};
+  const ssize_t n = ::pread(fd, text.data(), text.size(), 0);
+  Incarnation value = 0;
+  if (n != static_cast<ssize_t>(kDigits) ||
+      std::from_chars(text.data(), text.data() + n, value).ec != std::errc() || value > kMostKept)
+    return 0;
+  return value;
+}
+
+void write_counter(int fd, Incarnation value) {
+  std::array<char, kDigits + 2> text{};
+  std::snprintf(text.data(), text.size(), "%020llu\n", static_cast<unsigned long long>(value));
+  [[maybe_unused]] const auto n = ::pwrite(fd, text.data(), kDigits + 1, 0);
+}
+
+}  // namespace
+
+Incarnation new_incarnation(const std::string& run_dir) {
+  static std::mutex mutex;
+  static Incarnation last = 0;
+  const std::lock_guard lock(mutex);
+  const UniqueFd counter = open_counter(run_dir + "/incarnation");
+  if (counter) last = std::max(last, read_counter(counter.get()));
+  last = std::max(static_cast<Incarnation>(wall_ns()), last + 1);
+  if (counter) write_counter(counter.get(), last);
+  return last;
 }
 
 std::uint64_t pid_start_time(std::int32_t pid) { return read_proc_stat(pid).start; }
@@ -145,15 +184,19 @@ namespace {
 
 /// Unix time; 0: not known.
 double started_at() {
-  timespec up{};  // since boot, suspension included, as the start time is
-  const std::uint64_t ticks = pid_start_time(static_cast<std::int32_t>(::getpid()));
-  if (ticks == 0 || ::clock_gettime(CLOCK_BOOTTIME, &up) != 0) return 0;
-  const double age = static_cast<double>(up.tv_sec) + static_cast<double>(up.tv_nsec) * 1e-9 -
-                     static_cast<double>(ticks) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-  return static_cast<double>(wall_ns()) * 1e-9 - age;
+  const double age = process_age(pid_start_time(static_cast<std::int32_t>(::getpid())));
+  return age == 0 ? 0 : static_cast<double>(wall_ns()) * 1e-9 - age;
 }
 
 }  // namespace
+
+double process_age(std::uint64_t start) {
+  timespec up{};  // since boot, suspension included, as the start time is
+  if (start == 0 || ::clock_gettime(CLOCK_BOOTTIME, &up) != 0) return 0;
+  const double age = static_cast<double>(up.tv_sec) + static_cast<double>(up.tv_nsec) * 1e-9 -
+                     static_cast<double>(start) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  return std::max(0.0, age);
+}
 
 ProcessUsage process_usage() {
   ProcessUsage usage;

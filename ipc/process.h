@@ -19,11 +19,15 @@ const char* build_version();
 TimeNs now_ns();
 /// CLOCK_REALTIME, for incarnations, epochs and log lines.
 TimeNs wall_ns();
-/// Wall clock in ns, but larger than any value that this process got from here before.
-Incarnation new_incarnation();
+/// The wall clock in ns, but larger than every value that a process got from here with this
+/// `run_dir`: a clock that is set back makes no new process look older than the one before. The
+/// last value is in run_dir/incarnation; without that file the clock alone counts.
+Incarnation new_incarnation(const std::string& run_dir);
 
 /// Field 22 of /proc/PID/stat (clock ticks since boot); 0 if there is no such process.
 std::uint64_t pid_start_time(std::int32_t pid);
+/// Seconds since a process with that start time began, by a clock that nobody sets; 0 if unknown.
+double process_age(std::uint64_t start);
 /// True if that very process exists and is not a zombie: a reused pid has another start time.
 bool process_alive(std::int32_t pid, std::uint64_t start);
 /// True if a signal (SIGSTOP) has stopped it.

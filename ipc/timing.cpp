@@ -30,8 +30,8 @@ const char* to_string(GapCause cause) {
 }
 
 const char* to_string(MoveCause cause) {
-  static constexpr std::array<const char*, kMoveCauses> kNames = {"handoff", "died", "preempted",
-                                                                  "drained", "pull", "grew"};
+  static constexpr std::array<const char*, kMoveCauses> kNames = {
+      "handoff", "died", "preempted", "drained", "pull", "grew", "grammar"};
   const auto i = static_cast<std::size_t>(cause);
   return i < kMoveCauses ? kNames[i] : "unknown";
 }

@@ -91,8 +91,9 @@ enum class MoveCause : std::uint8_t {
   drained,    // the first one was told to leave
   pull,       // blocks did not come across as they should
   grew,       // the first one had no block left for it, and keeps those that it has
+  grammar,    // the first one no longer had its compiled grammar
 };
-constexpr std::uint32_t kMoveCauses = 6;
+constexpr std::uint32_t kMoveCauses = 7;
 const char* to_string(MoveCause cause);
 
 /// A request goes on in another place; `from` and `to` may be the same worker, which then began

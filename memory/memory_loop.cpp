@@ -73,7 +73,7 @@ void MemoryLoop::wait(SignalFd& signals) {
 void MemoryLoop::take_deaths() {
   std::erase_if(holders_, [&](const Holder& holder) {
     if (!poller_.ready(holder.polled)) return false;
-    const bool spoiled = take_spoiled_mark(run_dir_, holder.worker, holder.pid);
+    const bool spoiled = has_spoiled_mark(run_dir_, holder.worker, holder.pid, holder.start);
     leases_.ended(holder.worker, holder.incarnation, spoiled, now_);
     tracer_.add(
         {.kind = TraceKind::kept, .at = now_, .args = {static_cast<std::uint64_t>(holder.pid)}},
@@ -199,7 +199,8 @@ bool MemoryLoop::answer_lease(Tenant& tenant) {
         return h.worker == lease.worker && h.incarnation == lease.incarnation;
       });
       if (!known)
-        holders_.push_back({lease.worker, lease.incarnation, tenant.pid, std::move(pidfd), 0});
+        holders_.push_back({lease.worker, lease.incarnation, tenant.pid, pid_start_time(tenant.pid),
+                            std::move(pidfd), 0});
     }
   }
   spdlog::info("lease for {}, process {}: {} blocks{}{}", lease.worker, tenant.pid, message.blocks,

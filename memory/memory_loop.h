@@ -48,6 +48,7 @@ class MemoryLoop {
     std::string worker;
     Incarnation incarnation = 0;
     std::int32_t pid = 0;
+    std::uint64_t start = 0;  // pid_start_time()
     UniqueFd pidfd;
     Poller::Index polled = 0;
   };

@@ -3,9 +3,11 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <random>
 
 #include "ipc/codec.h"
 #include "ipc/spin.h"
+#include "ipc/spoiled.h"
 #include "scheduler/apply/apply_event.h"
 #include "scheduler/apply/membership.h"
 #include "scheduler/plan/plan_step.h"
@@ -49,11 +51,14 @@ SchedulerLoop::SchedulerLoop(const Config& config, ServerChannel& frontends, Ser
       trace_(config.scheduler.event_log),
       timeline_(config.run_dir, config.scheduler_name(), state_),
       alive_(config.run_dir, config.scheduler_name()),
+      run_dir_(config.run_dir),
       started_(now_ns()) {
-  state_.epoch = new_incarnation();
+  state_.epoch = new_incarnation(config.run_dir);
   state_.started = started_;
   state_.build = build_version();
   state_.settings = make_settings(config.scheduler);
+  std::random_device random;
+  for (std::uint8_t& byte : state_.grammar_secret) byte = static_cast<std::uint8_t>(random());
   last_turn_ = started_;
 }
 
@@ -83,6 +88,7 @@ void SchedulerLoop::turn() {
   const bool more_workers = receive_workers(now);
   const bool more_frontends = receive_frontends(now);
   watch_processes(now);
+  if (!failed_sends_.empty()) look_for_faults(now);
   for (Event& event : std::exchange(failed_sends_, {})) apply_now(std::move(event), now);
   admin_.serve(now);
   for (Event& event : std::exchange(injected_, {})) apply_now(std::move(event), now);
@@ -99,6 +105,7 @@ void SchedulerLoop::turn() {
 }
 
 void SchedulerLoop::tick(TimeNs now) {
+  look_for_faults(now);  // before a silent worker's term ends and its pool counts as kept
   const TimeNs late = now - last_turn_;
   apply_now(Tick{late > kGap ? late : 0}, now);
   last_turn_ = now;
@@ -126,6 +133,7 @@ bool SchedulerLoop::receive_workers(TimeNs now) {
     std::visit([&](const auto& m) { traffic_.count(m, bytes_.size()); }, message);
     timeline_.heard();
     if (const auto* hello = std::get_if<Register>(&message)) {
+      look_for_faults(now);  // of the process before, whose death nothing may have told
       watch_pid(link, hello->pid, hello->pid_start);
     } else if (const auto* tables = std::get_if<Tables>(&message)) {
       const auto it = state_.worker_links.find(link);
@@ -182,9 +190,20 @@ void SchedulerLoop::watch_processes(TimeNs now) {
     if (!process.pidfd || process.polled == Watched::kNotPolled || !poller_.ready(process.polled))
       return;
     process.pidfd.reset();
+    look_for_faults(now);
     if (timeline_.on()) timeline_.lost(name_of(link), now);
     apply_now(ProcessGone{link}, now);
   });
+}
+
+/// A mark is there before its process has ended, so before anything else shows the death.
+void SchedulerLoop::look_for_faults(TimeNs now) {
+  for (const Worker& w : state_.workers) {
+    const Register& identity = w.peer.identity;
+    if (!w.store.offer.leased || w.store.faulted || identity.pid == 0) continue;
+    if (!has_spoiled_mark(run_dir_, identity.name, identity.pid, identity.pid_start)) continue;
+    apply_now(PoolFaulted{w.peer.link}, now);
+  }
 }
 
 const std::string& SchedulerLoop::worker_name(LinkId link) const {

@@ -59,6 +59,7 @@ class SchedulerLoop : public AdminBackend {
   bool receive_workers(TimeNs now);
   bool receive_frontends(TimeNs now);
   void watch_processes(TimeNs now);
+  void look_for_faults(TimeNs now);
   void tick(TimeNs now);
   void flush();
   void send_to_worker(LinkId link, ToWorker& message);
@@ -83,6 +84,7 @@ class SchedulerLoop : public AdminBackend {
   std::optional<KvPublisher> kv_publisher_;
   Traffic traffic_;
   AliveFile alive_;
+  const std::string run_dir_;
   Poller poller_;
   LinkTable<Watched> links_;
   std::vector<Event> injected_;

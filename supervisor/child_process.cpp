@@ -205,7 +205,7 @@ ChildProcess::ChildProcess(ProcessSpec spec, const std::filesystem::path& run_di
 
 void ChildProcess::adopt(Seconds now) {
   pid_ = life_.pid;
-  started_ = now - Seconds(std::max(0.0, wall_seconds() - life_.since));
+  started_ = now - Seconds(process_age(life_.start));
   foreign_ = !is_child(pid_);
   write_pid();  // the one before may have died between its record and this
   outdated_ = found_->command != command_fingerprint(spec_.argv);

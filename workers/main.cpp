@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
     return refuse(config, status);
   }
   if (!executor.ok()) return refuse(config, executor.status());
-  const Incarnation incarnation = new_incarnation();
+  const Incarnation incarnation = new_incarnation(config.run_dir);
   auto channel =
       connect_client(config.workers_socket(), make_routing_id(config.self.name, incarnation));
   if (!channel.ok()) return refuse(config, channel.status());

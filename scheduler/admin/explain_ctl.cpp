@@ -135,6 +135,8 @@ std::string why_text(MoveCause cause, const std::string& from) {
       return from + " was told to leave";
     case MoveCause::pull:
       return "its blocks did not come across";
+    case MoveCause::grammar:
+      return from + " no longer had its compiled grammar";
   }
   return "nobody knows why";
 }

@@ -21,6 +21,12 @@ void peer_gone(State& state, LinkId link, TimeNs now, Outbox& out) {
   }
 }
 
+void pool_faulted(State& state, LinkId link, TimeNs now, Outbox& out) {
+  const auto it = state.worker_links.find(link);
+  if (it == state.worker_links.end() || state.workers[it->second].peer.link != link) return;
+  doubt_pool(state, it->second, now, out);
+}
+
 void send_failed(State& state, LinkId link, Outbox& out) {
   // A front end heals by itself: its heartbeats name what it misses.
   const auto it = state.worker_links.find(link);
@@ -50,6 +56,7 @@ struct Apply {
   }
   void operator()(FromWorker&& e) { apply_worker(state, e.link, std::move(e.message), now, out); }
   void operator()(ProcessGone&& e) { peer_gone(state, e.link, now, out); }
+  void operator()(PoolFaulted&& e) { pool_faulted(state, e.link, now, out); }
   void operator()(SendFailed&& e) { send_failed(state, e.link, out); }
   void operator()(MessageTooLarge&& e) { too_large(state, e, out); }
   void operator()(Tick&& e) { apply_tick(state, e.gap, now, out); }

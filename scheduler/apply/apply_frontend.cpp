@@ -276,7 +276,7 @@ struct Handler {
     request.prompt = std::move(submit.prompt);
     if (resumed) request.generated = std::move(submit.generated);
     request.sampling = std::move(submit.sampling);
-    request.grammar = grammar_key(request.sampling);
+    request.grammar = grammar_key(request.sampling, state.grammar_secret);
     if (request.sampling.beams()) request.beams = std::make_unique<Beams>();
     request.charged_prompt = paid.prompt;
     request.charged_output =

@@ -8,6 +8,7 @@
 #include "scheduler/apply/apply_handlers.h"
 #include "scheduler/apply/beams.h"
 #include "scheduler/apply/blame.h"
+#include "scheduler/apply/grammars.h"
 #include "scheduler/apply/handoff.h"
 #include "scheduler/apply/membership.h"
 #include "scheduler/apply/reachability.h"
@@ -23,6 +24,9 @@
 namespace baton {
 
 namespace {
+
+/// Rows in a row of one request that its worker had no compiled grammar for: then the request ends.
+constexpr std::uint32_t kMaxGrammarFailures = 16;
 
 /// Names the first difference that forbids moving KV (or a request) between two workers.
 std::string difference(const Hello& a, const Hello& b) {
@@ -454,6 +458,7 @@ struct WorkerHandler {
       request->deaths.got_on(Stage::compile);
       state.grammar_deaths.erase(request->grammar);
     }
+    request->grammar_failures = 0;
     if (request->times.token(now)) tell_gap(*request);
     take_token(state, *request, token, logprobs, out);
     leave_singles(*request, id);
@@ -492,6 +497,8 @@ struct WorkerHandler {
       if (failure.unmapped) return lose_mapping(*request, *sequence);
       if (failure.waited && sequence->spread)
         return lose_chunk(*request, *sequence, failure.reason);
+      if (failure.grammar_missing && ++request->grammar_failures <= kMaxGrammarFailures)
+        return draw_later(*request);
       end_request(state, *request, FinishReason::error, ErrorCode::internal, failure.reason, out);
     }
   }
@@ -512,6 +519,14 @@ struct WorkerHandler {
     ++request.spread_failures;
     ++state.counters.spread_failures;
     request.times.lost_place(MoveCause::pull, index, now);
+    requeue(state, request);
+  }
+
+  /// The worker forgot the grammar while the plan was on its way. The request waits for the grammar
+  /// like a new one; the prefix cache has most of what it computed.
+  void draw_later(Request& request) {
+    lose_grammar(worker(), request);
+    request.times.lost_place(MoveCause::grammar, index, now);
     requeue(state, request);
   }
 
@@ -579,7 +594,9 @@ struct WorkerHandler {
 
   void operator()(PullDone&& done) {
     if (!in_term(done.term)) return;
-    pull_answered(done.pull_id, "", {});
+    const OpenPull* pull = state.pulls.find(done.pull_id);
+    const bool doubted = pull != nullptr && pull->doubted;
+    pull_answered(done.pull_id, doubted ? "the source's process died of a fault" : "", {});
   }
   void operator()(PullFailed&& failed) {
     if (!in_term(failed.term)) return;

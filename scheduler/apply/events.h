@@ -26,6 +26,11 @@ struct FromWorker {
 struct ProcessGone {
   LinkId link = kNoLink;
 };
+/// The worker's process dies, or has died, of a fault: it may have written anywhere in its pool.
+/// Told before the ProcessGone of that death, or the Register of a next process, where it can be.
+struct PoolFaulted {
+  LinkId link = kNoLink;
+};
 /// A message to the peer could not be queued: for a worker this ends its term.
 struct SendFailed {
   LinkId link = kNoLink;
@@ -55,8 +60,8 @@ struct AdminCancel {
   RequestId request;
 };
 
-using Event = std::variant<FromFrontend, FromWorker, ProcessGone, SendFailed, MessageTooLarge, Tick,
-                           SetDraining, SetRole, AdminCancel>;
+using Event = std::variant<FromFrontend, FromWorker, ProcessGone, PoolFaulted, SendFailed,
+                           MessageTooLarge, Tick, SetDraining, SetRole, AdminCancel>;
 
 /// What the shell must send and log. `events[i]` collects the tokens of one turn for front end i:
 /// one message per front end and step, or several where it would be too large; those that are full

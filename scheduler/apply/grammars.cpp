@@ -1,8 +1,6 @@
 // Which worker can draw by which grammar (docs/adr/0007).
 #include "scheduler/apply/grammars.h"
 
-#include <functional>
-
 #include "scheduler/apply/blame.h"
 
 namespace baton {
@@ -15,13 +13,6 @@ constexpr std::size_t kMaxTold = 1U << 16U;
 constexpr TimeNs kAgain = kSecond;
 
 }  // namespace
-
-std::uint64_t grammar_key(const SamplingParams& sampling) {
-  if (sampling.grammar_kind == GrammarKind::none) return 0;
-  const std::uint64_t hash = std::hash<std::string>()(sampling.grammar) +
-                             static_cast<std::uint64_t>(sampling.grammar_kind);
-  return hash == 0 ? 1 : hash;
-}
 
 bool grammar_ready(const Worker& worker, const Request& request) {
   if (request.grammar == 0) return true;
@@ -76,6 +67,13 @@ void repeat_grammar(Worker& worker, TimeNs now, Outbox& out) {
   const auto told = worker.compute.grammars.find(open.begin()->second.key);
   if (told == worker.compute.grammars.end() || now - told->second.told < kAgain) return;
   send(worker, told->first, told->second, now, out);
+}
+
+void lose_grammar(Worker& worker, const Request& request) {
+  const auto told = worker.compute.grammars.find(request.grammar);
+  // One that is still compiled is answered for.
+  if (told != worker.compute.grammars.end() && told->second.ready)
+    worker.compute.grammars.erase(told);
 }
 
 void compile_alone(Worker& worker, const Request& request, TimeNs now, Outbox& out) {

@@ -86,7 +86,8 @@ void end_term(State& state, WorkerIndex index, const Blame& blamed, Places place
   out.warn(w.name() + ": term ended: " + why);
   if (blamed.later) note_unblamed(state, index);
 
-  w.store.offer.leased ? keep_pool(state, index, places) : lose_pool(state, index);
+  w.store.offer.leased && !w.store.faulted ? keep_pool(state, index, places)
+                                           : lose_pool(state, index);
   lose_spreads(state, index);
   // What its steps read may be given to others: their results count no more.
   end_reads(state, index, std::numeric_limits<StepId>::max());
@@ -130,6 +131,18 @@ void lose_worker(State& state, WorkerIndex index, bool blamed, const std::string
   w.peer.work = OutstandingWork();
   if (w.store.kept && w.store.offer.leased) return;
   give_up_pool(state, index, now, out);
+}
+
+void doubt_pool(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
+  Worker& w = state.workers[index];
+  // A next process that has not said Hello has written nothing to the pool that waits for it.
+  if (w.store.faulted || w.store.offer.incarnation != w.peer.identity.incarnation) return;
+  w.store.faulted = true;
+  out.warn(w.name() + ": its process dies of a fault: its pool is given up");
+  state.pulls.each(
+      [&](OpenPull& pull) { pull.doubted = pull.doubted || pull.from_worker == index; });
+  end_term(state, index, kBlameLater, Places::leave, "its process dies of a fault", out);
+  if (w.store.kept) give_up_pool(state, index, now, out);
 }
 
 void give_up_pool(State& state, WorkerIndex index, TimeNs now, Outbox& out) {

@@ -25,6 +25,9 @@ void lose_place(State& state, Sequence& sequence, WorkerIndex where);
 /// Sequences that other workers run and that have blocks in that store, whose content is given up,
 /// are computed again; with `reserved_only` those that are to go on there.
 void lose_extents(State& state, StoreIndex store, bool reserved_only);
+/// The worker's process dies of a fault and may have written anywhere in its pool. Its term ends
+/// and its pool is given up; what open pulls bring from there is not used.
+void doubt_pool(State& state, WorkerIndex index, TimeNs now, Outbox& out);
 /// Nobody will say Hello with this pool again: what is parked there is computed again, importers
 /// are told to close it.
 void give_up_pool(State& state, WorkerIndex index, TimeNs now, Outbox& out);

@@ -23,6 +23,7 @@
 #include "scheduler/apply/beam_search.h"
 #include "scheduler/state/block_pool.h"
 #include "scheduler/state/deaths.h"
+#include "scheduler/state/grammar_key.h"
 #include "scheduler/state/outstanding.h"
 #include "scheduler/state/prompt_cost.h"
 #include "scheduler/state/request_times.h"
@@ -174,6 +175,7 @@ struct Request {
   Deaths deaths;                 // workers lost under it
   std::uint32_t handoff_failures = 0;
   std::uint32_t damaged_pulls = 0;
+  std::uint32_t grammar_failures = 0;  // rows that drew nothing: their grammar was not compiled
   std::uint32_t spread_failures = 0;  // that a worker waited for another one's chunk in vain
   TimeNs handoff_not_before = 0;      // after a failed pull: not at once again
   bool again = false;                 // an earlier scheduler, or attempt, had accepted it
@@ -333,6 +335,7 @@ struct OpenPull {
   std::vector<BlockId> to;
   std::vector<std::uint64_t> sums;  // as in Pull
   std::uint64_t number = 0;         // of its record in the target's OutstandingWork
+  bool doubted = false;             // the source's process died of a fault: nothing is used
 
   bool is_probe() const { return from.empty(); }
 };
@@ -512,6 +515,7 @@ struct Store {
   /// others' pulls read, and what it caches will be found again.
   bool kept = false;
   TimeNs kept_since = 0;  // first tick of that; 0: not yet
+  bool faulted = false;   // its worker dies of a fault: nothing in it is trusted
 
   TableShape shape;  // of its sequences' tables; follows from the offer
 
@@ -610,6 +614,7 @@ struct State {
   Settings settings;
   std::string build;
   Term last_term = 0;
+  GrammarSecret grammar_secret{};  // zeros unless the shell draws it
 
   Slab<Request> requests;
   Slab<Sequence> sequences;

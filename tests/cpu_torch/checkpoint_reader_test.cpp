@@ -478,6 +478,7 @@ TEST(CheckpointReader, ALayerHasWhatItsFamilyHas) {
 TEST(Fingerprint, CoversTheSettingsOfFamilies) {
   const ModelConfig config = load_model_config(folder_of("mha"));
   const Checkpoint checkpoint(folder_of("mha"));
+  const ContentDigest content = content_digest(checkpoint, {});
   std::vector<ModelConfig> changed(8, config);
   changed[0].parts[1].attention.qkv_bias = true;
   changed[1].parts[0].attention.qk_norm = QkNorm::head;
@@ -488,7 +489,8 @@ TEST(Fingerprint, CoversTheSettingsOfFamilies) {
   changed[6].quantization.method = QuantMethod::gptq;
   changed[7].quantization.zero_offset = 1;
   for (const ModelConfig& c : changed) {
-    EXPECT_NE(model_fingerprint(c, checkpoint), model_fingerprint(config, checkpoint));
+    EXPECT_NE(model_fingerprint(c, checkpoint, content),
+              model_fingerprint(config, checkpoint, content));
   }
 }
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 
+#include "ipc/process.h"
 #include "ipc/shm_region.h"
 #include "ipc/spoiled.h"
 #include "tests/cpu_torch/forked_rank.h"
@@ -35,7 +36,8 @@ class RankProcessTest : public testing::Test {
     ASSERT_TRUE(ensure_private_directory(options.run_dir).ok());
     child.emplace(options);
     auto led = RankGroup::lead(options.group_options(0), [this](int rank) {
-      marked = take_spoiled_mark(options.run_dir, options.name, ::getpid());
+      marked =
+          has_spoiled_mark(options.run_dir, options.name, ::getpid(), pid_start_time(::getpid()));
       lost = rank;
     });
     ASSERT_TRUE(led.ok()) << led.status().message();

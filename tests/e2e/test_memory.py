@@ -151,7 +151,12 @@ class KeptPools(unittest.TestCase):
 
     def test_what_a_fault_may_have_written_is_given_up(self):
         cluster, streams = self.serve()
-        self.restart(cluster, "decode0", signal.SIGSEGV)
+        cluster.signal("decode0", signal.SIGSEGV)
+        cluster.processes["decode0"].wait()
+        wait_until(lambda: "decode0: its process dies of a fault: its pool is given up" in log_of(cluster, "scheduler"),
+                   10, "the scheduler knows before a next process comes")
+        cluster.start("decode0")
+        wait_until(lambda: cluster.worker_state("decode0") == "ready", 30, "decode0 is back")
         self.assertEqual(resumed(cluster), 0)
         self.assertIn("died of a fault", log_of(cluster, cluster.keeper))
         self.check(cluster, streams)

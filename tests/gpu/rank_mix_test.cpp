@@ -260,6 +260,34 @@ TEST_P(RankMixTest, ThousandsOfCalls) {
   std::printf("  %zu calls\n", calls);
 }
 
+/// The others wait for it with as many CTAs as they have, and its delay and its own kernel want
+/// their places beside them.
+TEST_P(RankMixTest, ARankThatComesLateFindsAPlace) {
+  constexpr int kRows = 512;
+  for (const std::size_t direct : {std::size_t{0}, std::size_t{16} << 20}) {
+    LocalRanks& ranks = group({.hidden = 2048, .direct_bytes = direct});
+    for (const int hidden : {256, 2048}) {
+      const Words zeros(size(kRows * hidden / 2), 0);
+      std::vector<RankMemory<std::uint32_t>> partial, x;
+      for (int r = 0; r < ranks.size(); ++r) {
+        partial.emplace_back(ranks[r], zeros);
+        x.emplace_back(ranks[r], zeros);
+      }
+      for (int late = 0; late < ranks.size(); ++late) {
+        ranks.each([&](LocalRank& rank) {
+          const Stream stream = rank.stream->get();
+          const auto r = size(rank.rank);
+          if (rank.rank == late) delay(500, stream);
+          rank.exchange->add_reduced(reinterpret_cast<const Bf16*>(partial[r].get()),
+                                     reinterpret_cast<Bf16*>(x[r].get()), nullptr, kEps, kRows,
+                                     hidden, nullptr, stream);
+        });
+        ASSERT_TRUE(ranks.finish(kPatience)) << hidden << ", rank " << late << ", " << direct;
+      }
+    }
+  }
+}
+
 TEST_P(RankMixTest, AFaultInTheProtocolIsFound) {
   RankExchangeOptions o = options();
   o.pause = 30'000;

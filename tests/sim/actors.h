@@ -27,7 +27,7 @@ class World;
 enum class What : std::uint8_t {
   scheduler_turn,
   scheduler_tick,
-  process_gone,  // arg: link id of the dead process
+  process_gone,  // arg: link id of the dead process, and kDiedOfFault
   worker_tick,
   worker_start,
   pool_allocated,
@@ -55,6 +55,9 @@ enum class What : std::uint8_t {
   blow,
   check_hang,  // who: process
 };
+
+/// Beside a link: its process has left the mark that the scheduler's shell looks for.
+constexpr std::uint64_t kDiedOfFault = std::uint64_t{1} << 32U;
 
 class Process {
  public:
@@ -97,6 +100,7 @@ class SimScheduler final : public Process {
   void check_audit(const char* after);
   void check_caches();
   void check_calm();
+  void check_faulted(std::size_t from);
   struct Before;
   Before look(const Event& event);
   void check_succession(const Before& before, const Event& event);

@@ -156,6 +156,9 @@ std::string describe(const Event& event) {
   if (const auto* e = std::get_if<ProcessGone>(&event)) {
     return "that the process of link " + std::to_string(e->link) + " is gone";
   }
+  if (const auto* e = std::get_if<PoolFaulted>(&event)) {
+    return "that the process of link " + std::to_string(e->link) + " dies of a fault";
+  }
   if (const auto* e = std::get_if<SendFailed>(&event)) {
     return "that link " + std::to_string(e->link) + " takes nothing";
   }

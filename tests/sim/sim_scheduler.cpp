@@ -70,6 +70,7 @@ void SimScheduler::happen(What what, std::uint64_t arg) {
       turn();
       break;
     case What::process_gone:
+      if ((arg & kDiedOfFault) != 0) injected_.emplace_back(PoolFaulted{static_cast<LinkId>(arg)});
       injected_.emplace_back(ProcessGone{static_cast<LinkId>(arg)});
       want_turn();
       break;
@@ -93,7 +94,9 @@ void SimScheduler::turn() {
     next_tick_ = world_.now() + world_.scenario().tick;
     world_.at(next_tick_, What::scheduler_tick, id);
   }
+  const std::size_t told = out_.to_workers.size();
   plan(state, world_.now(), out_);
+  check_faulted(told);
   flush();
   if (!alive) return;
   check_audit("plan");
@@ -101,6 +104,18 @@ void SimScheduler::turn() {
   std::string shares = shares_.check(state);
   if (shares.empty()) shares = shares_.check_returns(state);
   if (!shares.empty()) world_.fail(shares);
+}
+
+/// Nothing is pulled out of a pool whose process is known to have died of a fault.
+void SimScheduler::check_faulted(std::size_t from) {
+  for (std::size_t i = from; i < out_.to_workers.size(); ++i) {
+    const auto* pull = std::get_if<Pull>(&out_.to_workers[i].second);
+    if (pull == nullptr) continue;
+    for (const Worker& w : state.workers) {
+      if (w.store.faulted && w.store.allocation() == pull->allocation)
+        world_.fail(w.name() + " died of a fault, and its pool is pulled from");
+    }
+  }
 }
 
 /// Where nothing goes wrong no term ends.
@@ -251,6 +266,7 @@ void SimScheduler::apply_now(Event&& event) {
       shares_.submitted(world_.spec_of(submit->sampling.seed), *submit);
   }
   const Before before = look(event);
+  const std::size_t told = out_.to_workers.size();
   const Event heard = before.kind == Before::Kind::other ? Event(Tick{}) : event;
   const Worker* stale = stale_sender(state, event);
   const StepId done = stale != nullptr ? stale->compute.done : 0;
@@ -258,6 +274,7 @@ void SimScheduler::apply_now(Event&& event) {
   const std::size_t terms = state.counters.terms_ended;
   world_.role_checks().before(state, event);
   apply(state, std::move(event), world_.now(), out_);
+  check_faulted(told);
   const std::string roles = world_.role_checks().after(state, tick, world_.now());
   if (!roles.empty()) world_.fail(roles);
   const std::string returns = shares_.check_returns(state);

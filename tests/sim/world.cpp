@@ -324,9 +324,12 @@ void World::ended(Process& process) {
     after(random_.time(kMillisecond, scenario_.pace.restart), What::start_scheduler, 0);
     return;
   }
-  if (process.watched != kNoLink && scenario_.blows.told_of_death && scheduler_->alive) {
-    after(random_.time(0, 100 * kMillisecond), What::process_gone, scheduler_->id, process.watched);
-  }
+  const bool told =
+      process.watched != kNoLink && scenario_.blows.told_of_death && scheduler_->alive;
+  const TimeNs told_in = told ? random_.time(0, 100 * kMillisecond) : 0;
+  const auto tell = [&](std::uint64_t fault) {
+    if (told) after(told_in, What::process_gone, scheduler_->id, process.watched | fault);
+  };
   const TimeNs restart = random_.time(kMillisecond, scenario_.pace.restart);
   if (auto* worker = dynamic_cast<SimWorker*>(&process)) {
     if (!striking_) note_blow();
@@ -335,6 +338,7 @@ void World::ended(Process& process) {
     if (spoiled && worker->allocation() != 0) spoiled_.insert(worker->allocation());
     leases_.ended(scenario_.workers[worker->name].name, static_cast<Incarnation>(worker->since),
                   spoiled, now_);
+    tell(spoiled ? kDiedOfFault : 0);
     tell_importers(*worker);
     if (!is_current(*worker)) return;
     if (worker->name == scenario_.blows.stays_dead && report_.events > options_.events / 2) {
@@ -344,6 +348,7 @@ void World::ended(Process& process) {
       after(restart, What::start_worker, worker->name);
     }
   } else if (auto* frontend = dynamic_cast<SimFrontend*>(&process)) {
+    tell(0);
     if (current_frontend_[frontend->name] != frontend) return;
     if (scenario_.successors && !frontend->leaving() && heirs_.permille(850)) {
       after(successor_delay(), What::start_successor, frontend->id);

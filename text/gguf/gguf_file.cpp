@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -349,15 +348,14 @@ std::optional<std::vector<double>> GgufHead::numbers(std::string_view key) const
 Result<std::shared_ptr<const GgufFile>> GgufFile::open(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // never waits for a pipe
   if (fd < 0) return invalid(path + ": " + std::strerror(errno));
-  struct stat info {};
-  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) {
+  const auto stamp = file_stamp(fd);
+  if (!stamp || stamp->bytes == 0) {
     ::close(fd);
     return invalid(path + ": not a regular file, or an empty one");
   }
   std::shared_ptr<GgufFile> file(new GgufFile);
-  file->bytes_ = static_cast<std::uint64_t>(info.st_size);
-  file->modified_ = static_cast<std::uint64_t>(info.st_mtim.tv_sec) * 1'000'000'000 +
-                    static_cast<std::uint64_t>(info.st_mtim.tv_nsec);
+  file->bytes_ = stamp->bytes;
+  file->stamp_ = *stamp;
   void* address = ::mmap(nullptr, file->bytes_, PROT_READ, MAP_PRIVATE, fd, 0);
   const int error = errno;
   ::close(fd);

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ipc/files.h"
 #include "ipc/status.h"
 
 namespace baton {
@@ -112,13 +113,14 @@ class GgufFile {
   const GgufHead& head() const { return head_; }
   const std::byte* data() const { return static_cast<const std::byte*>(address_); }
   std::uint64_t bytes() const { return bytes_; }
-  std::uint64_t modified_ns() const { return modified_; }
+  /// Of the file that was opened.
+  const FileStamp& stamp() const { return stamp_; }
 
  private:
   GgufFile() = default;
   void* address_ = nullptr;
   std::uint64_t bytes_ = 0;
-  std::uint64_t modified_ = 0;
+  FileStamp stamp_;
   GgufHead head_;
 };
 

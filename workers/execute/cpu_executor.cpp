@@ -1,5 +1,7 @@
 #include "workers/execute/cpu_executor.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
@@ -20,6 +22,8 @@ Result<ModelShape> CpuExecutor::load(std::atomic<int>& percent) {
     return load_model(percent);
   } catch (const ModelError& e) {
     return invalid(e.what());
+  } catch (const ModelChanged& e) {
+    return Status(ErrorCode::unavailable, e.what());
   }
 }
 
@@ -48,7 +52,9 @@ CpuModelAsk CpuExecutor::Options::model_ask(int rank, Collective* group) const {
 }
 
 ModelShape CpuExecutor::load_model(std::atomic<int>& percent) {
-  const ModelFiles files(options_.model_folder, options_.weights, options_.activations);
+  const ModelFiles files(options_.model_folder, options_.weights, options_.activations,
+                         {options_.run_dir, options_.threads});
+  spdlog::info("{}", to_text(files.content));
   if (const Status status = can_cut(files.config, options_.ranks); !status.ok()) {
     throw ModelError(status.message());
   }

@@ -24,7 +24,8 @@ class CpuRank final : public RankWork {
 
   void load(RankGroup& group, std::atomic<int>& percent) override {
     group_ = &group;
-    const ModelFiles files(options_.model_folder, options_.weights, options_.activations);
+    const ModelFiles files(options_.model_folder, options_.weights, options_.activations,
+                           {options_.run_dir, options_.threads});
     const WeightPlan plan = plan_weights(files.config, files.checkpoint, options_.weights);
     CpuModelAsk ask = options_.model_ask(rank_, &group.collective());
     ask.process += "." + std::to_string(rank_);

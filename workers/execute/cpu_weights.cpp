@@ -36,6 +36,7 @@ CpuModel load_cpu_model(const CpuModelAsk& ask, const ModelFiles& files, Weights
   options.kv_groups_for = ask.kv_groups_for;
   CpuModel loaded;
   loaded.model = LlamaModel::load(files, options, &percent);
+  expect_unchanged(files.checkpoint);  // before other workers are given what was packed
   if (const auto& sealed = loaded.model->sealed_weights();
       sealed != nullptr && (!lease.fill || give_weights(lease, *sealed))) {
     loaded.weight_copy = sealed->id();

@@ -33,7 +33,7 @@ struct CpuModel {
 WeightsLease ask_for_weights(const CpuModelAsk& ask, const ModelFiles& files,
                              const WeightPlan& plan);
 
-/// Throws ModelError.
+/// Throws ModelError, and ModelChanged.
 CpuModel load_cpu_model(const CpuModelAsk& ask, const ModelFiles& files, WeightsLease lease,
                         std::atomic<int>& percent);
 

@@ -113,6 +113,8 @@ Result<ModelShape> CudaExecutor::load(std::atomic<int>& percent) {
     return invalid(e.what());
   } catch (const std::invalid_argument& e) {
     return invalid(e.what());
+  } catch (const ModelChanged& e) {
+    return Status(ErrorCode::unavailable, e.what());
   } catch (const cuda::CudaError& e) {
     return Status(ErrorCode::internal, e.what());
   }
@@ -150,8 +152,14 @@ ModelShape CudaExecutor::load_model(std::atomic<int>& percent) {
   std::unique_ptr<const Checkpoint> checkpoint;
   if (!options_.dummy_weights) checkpoint = std::make_unique<Checkpoint>(options_.model_folder);
   const cuda::MemoryInfo memory = cuda::memory_info();
-  const std::uint64_t fingerprint =
-      checkpoint == nullptr ? model_fingerprint(config) : model_fingerprint(config, *checkpoint);
+  ContentDigest content;
+  if (checkpoint != nullptr) {
+    content = content_digest(*checkpoint, {options_.run_dir, 0});
+    spdlog::info("{}", to_text(content));
+  }
+  const std::uint64_t fingerprint = checkpoint == nullptr
+                                        ? model_fingerprint(config)
+                                        : model_fingerprint(config, *checkpoint, content);
   const GpuFormats::Summary formats = GpuFormats(config, checkpoint.get(), cut).summary();
   weights_name_ = formats.most();
   const TimeNs asked = now_ns();

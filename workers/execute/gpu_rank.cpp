@@ -61,6 +61,7 @@ class GpuRank final : public RankWork {
       // written anywhere.
       spdlog::error("a pull: {}", e.what());
       mark_pool_spoiled(options_.run_dir, options_.process_name());
+      mark_pool_spoiled(options_.run_dir, options_.name, group_->pid_of(0));
       group_->fail(e.what());
       spdlog::default_logger()->flush();
       ::_exit(kExitFault);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <utility>
 
+#include "workers/model/content_digest.h"
 #include "workers/model/error.h"
 #include "workers/pool/cuda_sums.h"
 #include "workers/pool/weights_lease.h"
@@ -39,6 +40,7 @@ void load(const GpuWeightsRequest& request, std::atomic<int>& percent, GpuWeight
   } else {
     load_gpu_weights(*request.config, *request.checkpoint, request.device.ordinal, percent, weights,
                      request.cut);
+    expect_unchanged(*request.checkpoint);  // before other workers are given what was loaded
   }
 }
 

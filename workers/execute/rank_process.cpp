@@ -88,6 +88,9 @@ class RankProcess {
     group_ = group_holder_.get();
     // A fault of this process may have written anywhere in the pool.
     mark_pool_on_fault(config_.run_dir, pool_name(), pool_holder());
+    // To the scheduler the pools of all ranks are one, and rank 0's.
+    if (work_->has_own_pool())
+      mark_pool_on_fault(config_.run_dir, config_.self.name, group_holder_->pid_of(0));
     spdlog::info("rank {} of {}: with rank 0, pid {}", config_.self.rank, options_.ranks,
                  group_holder_->pid_of(0));
     try {
@@ -125,6 +128,8 @@ class RankProcess {
   void give_pool_up() {
     if (!serving_) return;
     mark_pool_spoiled(config_.run_dir, pool_name(), pool_holder());
+    if (work_->has_own_pool())
+      mark_pool_spoiled(config_.run_dir, config_.self.name, group_holder_->pid_of(0));
   }
 
   /// Under which name the pool that this process writes to is leased, and who leases it.

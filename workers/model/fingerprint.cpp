@@ -1,13 +1,9 @@
 #include "workers/model/fingerprint.h"
 
-#include <algorithm>
 #include <string_view>
 
 namespace baton {
 namespace {
-
-constexpr std::uint64_t kSampleBytes = 64;
-constexpr std::uint64_t kSamples = 256;  // a tensor
 
 /// FNV-1a, 64 bits.
 class Hash {
@@ -41,18 +37,10 @@ void add_config(Hash& hash, const ModelConfig& c) {
   }
 }
 
-/// Evenly spaced samples, the first and the last bytes among them.
-void add_samples(Hash& hash, const TensorView& tensor) {
-  const std::uint64_t n = std::min(kSampleBytes, tensor.bytes);
-  const std::uint64_t last = tensor.bytes - n;
-  const std::uint64_t step = std::max<std::uint64_t>(last / kSamples, n == 0 ? 1 : n);
-  for (std::uint64_t at = 0; at < last; at += step) hash.bytes(tensor.data + at, n);
-  hash.bytes(tensor.data + last, n);
-}
-
 }  // namespace
 
-std::uint64_t model_fingerprint(const ModelConfig& config, const Checkpoint& checkpoint) {
+std::uint64_t model_fingerprint(const ModelConfig& config, const Checkpoint& checkpoint,
+                                const ContentDigest& content) {
   Hash hash;
   add_config(hash, config);
   for (const auto& [name, tensor] : checkpoint.tensors()) {
@@ -60,8 +48,9 @@ std::uint64_t model_fingerprint(const ModelConfig& config, const Checkpoint& che
     hash.text(tensor.dtype);
     hash.number(tensor.shape.size());
     for (const std::int64_t size : tensor.shape) hash.number(static_cast<std::uint64_t>(size));
-    add_samples(hash, tensor);
   }
+  hash.number(content.high);
+  hash.number(content.low);
   return hash.value() == 0 ? 1 : hash.value();
 }
 

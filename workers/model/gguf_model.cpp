@@ -88,6 +88,7 @@ TensorView view_of(const GgufFile& file, const std::string& path, const GgufTens
   view.blocks = layout.numbers > 1 ? tensor.type : GgmlType::f32;
   view.shape = tensor.shape;
   view.data = file.data() + tensor.offset;
+  view.offset = tensor.offset;
   view.bytes = tensor.bytes;
   view.file = path;
   return view;
@@ -101,6 +102,7 @@ void add_experts(const TensorView& all, const std::string& prefix, const std::st
     one.shape.erase(one.shape.begin());
     one.bytes = all.bytes / static_cast<std::uint64_t>(count);
     one.data = all.data + one.bytes * static_cast<std::uint64_t>(e);
+    one.offset = all.offset + one.bytes * static_cast<std::uint64_t>(e);
     found.emplace(prefix + std::to_string(e) + "." + part + ".weight", std::move(one));
   }
 }

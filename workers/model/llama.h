@@ -20,6 +20,7 @@
 #include "workers/cpu/kernels.h"
 #include "workers/model/activation_dump.h"
 #include "workers/model/config.h"
+#include "workers/model/content_digest.h"
 #include "workers/model/cut.h"
 #include "workers/model/kv_plan.h"
 #include "workers/model/safetensors.h"
@@ -58,14 +59,15 @@ struct LogitsView {
   }
 };
 
-/// A model folder, opened. Throws ModelError.
+/// A model folder, opened. Throws ModelError, and ModelChanged.
 struct ModelFiles {
   explicit ModelFiles(const std::string& folder, WeightChoice choice = WeightChoice::stored,
-                      Activations wanted = Activations::exact);
+                      Activations wanted = Activations::exact, const DigestCache& cache = {});
   ModelConfig config;
   Checkpoint checkpoint;
   WeightChoice weights;
-  Activations activations;        // exact where no weights stay whole numbers
+  Activations activations;  // exact where no weights stay whole numbers
+  ContentDigest content;
   std::uint64_t fingerprint = 0;  // LlamaModel::fingerprint()
 };
 

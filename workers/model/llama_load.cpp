@@ -26,12 +26,14 @@ Activations activations_of(const ModelConfig& config, const Checkpoint& checkpoi
 
 }  // namespace
 
-ModelFiles::ModelFiles(const std::string& folder, WeightChoice choice, Activations wanted)
+ModelFiles::ModelFiles(const std::string& folder, WeightChoice choice, Activations wanted,
+                       const DigestCache& cache)
     : config(load_model_config(folder)),
       checkpoint(folder),
       weights(choice),
       activations(activations_of(config, checkpoint, choice, wanted)),
-      fingerprint(model_fingerprint(config, checkpoint)) {
+      content(content_digest(checkpoint, cache)),
+      fingerprint(model_fingerprint(config, checkpoint, content)) {
   // Rounded weights are another model: its keys and values are of no use to one that did not round.
   if (rounds(checkpoint, choice)) fingerprint ^= 0xBF16;
   if (activations == Activations::int8) fingerprint ^= 0x18000000;  // likewise

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -109,6 +108,7 @@ TensorView parse_entry(const std::string& tensor, const Json& entry, const std::
     fail(file, tensor, "the data are not aligned");
   }
   view.data = data + begin;
+  view.offset = begin;
   view.bytes = bytes;
   return view;
 }
@@ -168,14 +168,13 @@ struct Checkpoint::Mapping {
     const int fd =
         ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // never waits for a pipe
     if (fd < 0) throw ModelError(path + ": " + std::strerror(errno));
-    struct stat info {};
-    if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    const auto found = file_stamp(fd);
+    if (!found) {
       ::close(fd);
       throw ModelError(path + ": not a regular file");
     }
-    bytes = static_cast<std::uint64_t>(info.st_size);
-    modified = static_cast<std::uint64_t>(info.st_mtim.tv_sec) * 1'000'000'000 +
-               static_cast<std::uint64_t>(info.st_mtim.tv_nsec);
+    stamp = *found;
+    bytes = stamp.bytes;
     // mmap refuses a length of 0; the parser names an empty file.
     if (bytes != 0) address = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     const int error = errno;
@@ -190,7 +189,7 @@ struct Checkpoint::Mapping {
 
   void* address = nullptr;
   std::uint64_t bytes = 0;
-  std::uint64_t modified = 0;  // ns
+  FileStamp stamp;
 };
 
 namespace {
@@ -238,7 +237,9 @@ void Checkpoint::add_gguf(const std::string& path) {
   auto file = GgufFile::open(path);
   if (!file.ok()) throw ModelError(file.status().message());
   gguf_ = std::move(file).value();
-  stamp_ = hashed(hashed(stamp_, gguf_->bytes()), gguf_->modified_ns());
+  stamp_ =
+      hashed(hashed(stamp_, gguf_->bytes()), static_cast<std::uint64_t>(gguf_->stamp().modified));
+  files_.emplace_back(path, gguf_->stamp());
   tensors_ = gguf_tensors(*gguf_, path, load_model_config(path));
 }
 
@@ -248,7 +249,9 @@ void Checkpoint::add_file(const std::string& path, const std::vector<std::string
       parse_safetensors(static_cast<const std::byte*>(mapping->address), mapping->bytes, path);
   for (const char c : fs::path(path).filename().string())
     stamp_ = hashed(stamp_, static_cast<unsigned char>(c));
-  stamp_ = hashed(hashed(stamp_, mapping->bytes), mapping->modified);
+  stamp_ =
+      hashed(hashed(stamp_, mapping->bytes), static_cast<std::uint64_t>(mapping->stamp.modified));
+  files_.emplace_back(path, mapping->stamp);
   mappings_.push_back(std::move(mapping));
   if (expected == nullptr) {
     tensors_ = std::move(found);

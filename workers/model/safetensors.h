@@ -6,8 +6,10 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "ipc/files.h"
 #include "text/gguf/gguf_file.h"
 
 namespace baton {
@@ -18,7 +20,8 @@ struct TensorView {
   std::vector<std::int64_t> shape;  // row-major
   const std::byte* data = nullptr;
   std::uint64_t bytes = 0;
-  std::string file;  // for messages
+  std::string file;          // its path
+  std::uint64_t offset = 0;  // of the data, among all of the file's
   /// Not f32: a quantised type of GGUF files, whose blocks lie along the last dimension.
   GgmlType blocks = GgmlType::f32;
   /// Not 0: so many rows are a head's, and its halves alternate: rows 0, d / 2, 1, d / 2 + 1, ...
@@ -46,6 +49,8 @@ class Checkpoint {
   const TensorView* find(const std::string& name) const;
   const std::map<std::string, TensorView>& tensors() const { return tensors_; }
   const std::string& folder() const { return folder_; }
+  /// The paths of the files that have its tensors, and what they were when they were opened.
+  const std::vector<std::pair<std::string, FileStamp>>& files() const { return files_; }
   /// Of the files' names, sizes and times: another one when a file was written anew.
   std::uint64_t stamp() const { return stamp_; }
 
@@ -57,6 +62,7 @@ class Checkpoint {
 
   std::string folder_;
   std::uint64_t stamp_ = 0;
+  std::vector<std::pair<std::string, FileStamp>> files_;
   std::vector<std::unique_ptr<Mapping>> mappings_;
   std::shared_ptr<const GgufFile> gguf_;
   std::map<std::string, TensorView> tensors_;

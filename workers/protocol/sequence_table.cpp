@@ -374,7 +374,7 @@ SequenceTable::Problem SequenceTable::take_copies(const std::vector<CopyOp>& cop
 bool SequenceTable::is_void(WorkerSequence& s, OpenStep& step) {
   if (s.failed) return true;
   if (s.refused.empty()) return false;
-  step.refused.push_back({s.id, s.refused, s.unmapped, false});
+  step.refused.push_back({s.id, s.refused, s.unmapped, false, false});
   s.failed = true;
   return true;
 }
@@ -530,7 +530,7 @@ void SequenceTable::point_at_copies(RunStep& step) {
 void SequenceTable::end_step(OpenStep& step, const StepOutput& output, StepResult& result) {
   for (const FailedRow& failed : output.failed) {
     if (failed.row >= step.owners.size()) continue;
-    fail(*step.owners[failed.row], failed.reason, result, failed.waited);
+    fail(*step.owners[failed.row], failed, result);
   }
   result.sequences.reserve(step.owners.size());
   result.tokens.reserve(step.owners.size());
@@ -547,7 +547,7 @@ void SequenceTable::end_step(OpenStep& step, const StepOutput& output, StepResul
     if (s.failed || !row.samples()) continue;
     const Token token = i < output.tokens.size() ? output.tokens[i] : kNoToken;
     if (token < 0 || static_cast<std::uint32_t>(token) >= limits_.vocab_size) {
-      fail(s, "no token was sampled", result);
+      fail(s, {.reason = "no token was sampled"}, result);
       continue;
     }
     s.tokens[s.n_prompt + row.n_generated] = token;
@@ -567,7 +567,8 @@ void SequenceTable::take_candidates(WorkerSequence& s, LogprobReader& reader, st
   LogprobReader::Entry entry;
   const bool given = reader.take(row, entry);
   if (s.failed) return;
-  if (!given || entry.top_tokens.empty()) return fail(s, "no candidates were found", result);
+  if (!given || entry.top_tokens.empty())
+    return fail(s, {.reason = "no candidates were found"}, result);
   result.candidates.push(static_cast<std::uint32_t>(result.beam_sequences.size()), entry.logprob,
                          entry.top_tokens, entry.top_logprobs);
   result.beam_sequences.push_back(s.id);
@@ -590,12 +591,11 @@ void SequenceTable::take_prompt_logprobs(const RunStep& step, const BatchRow& ro
   }
 }
 
-void SequenceTable::fail(WorkerSequence& s, const std::string& reason, StepResult& result,
-                         bool waited) {
+void SequenceTable::fail(WorkerSequence& s, const FailedRow& why, StepResult& result) {
   if (s.failed) return;
   s.failed = true;
   leave_decode(s);
-  result.failed.push_back({s.id, reason, false, waited});
+  result.failed.push_back({s.id, why.reason, false, why.waited, why.grammar_missing});
 }
 
 void SequenceTable::join_decode(WorkerSequence& s) {

@@ -116,7 +116,7 @@ class SequenceTable {
   static void point_at_copies(RunStep& step);
   void take_candidates(WorkerSequence& s, LogprobReader& reader, std::uint32_t row,
                        StepResult& result);
-  void fail(WorkerSequence& s, const std::string& reason, StepResult& result, bool waited = false);
+  void fail(WorkerSequence& s, const FailedRow& why, StepResult& result);
   bool is_void(WorkerSequence& s, OpenStep& step);
   Problem take_before(AddSequence& m, WorkerSequence& s) const;
   Problem take_part(const PoolBlocks& part, WorkerSequence& s) const;

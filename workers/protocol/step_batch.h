@@ -117,7 +117,8 @@ constexpr const char* kGrammarLeavesNothing =
 struct FailedRow {
   std::uint32_t row = 0;
   std::string reason;
-  bool waited = false;  // as in RowFailure
+  bool waited = false;           // as in RowFailure,
+  bool grammar_missing = false;  // as is this
 };
 
 /// Answer to a RunStep: its writes are visible to other processes.

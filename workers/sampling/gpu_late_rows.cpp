@@ -31,19 +31,20 @@ void GpuLateRows::draw(const RunStep& step, std::span<const GpuStepPacker::Line>
                        const MaskOfRow& mask, std::vector<bool>& void_rows, StepOutput& output) {
   for (const GpuStepPacker::Line& line : lines) {
     const std::size_t i = line.line.row;
-    const auto fail = [&](const std::string& reason) {
-      output.failed.push_back({static_cast<std::uint32_t>(i), reason});
+    const auto fail = [&](const Status& why) {
+      output.failed.push_back(failed_draw(static_cast<std::uint32_t>(i), why));
       void_rows[i] = true;
     };
     const Result<RowMask> found = mask(i);
     if (!found.ok()) {
-      fail(found.status().message());
+      fail(found.status());
       continue;
     }
     if (add(step.rows[i], line, found.value())) continue;
     queue();
     stream_.synchronize();
-    if (!add(step.rows[i], line, found.value())) fail("too many stop tokens and bad words");
+    if (!add(step.rows[i], line, found.value()))
+      fail(Status(ErrorCode::internal, "too many stop tokens and bad words"));
   }
   queue();
 }

@@ -41,6 +41,11 @@ Status failed(const std::string& why) {
 
 }  // namespace
 
+FailedRow failed_draw(std::uint32_t row, const Status& why) {
+  return {
+      .row = row, .reason = why.message(), .grammar_missing = why.code() == ErrorCode::unavailable};
+}
+
 void mask_logits(std::span<float> logits, std::span<const std::uint32_t> allowed) {
   constexpr float kMasked = -std::numeric_limits<float>::infinity();
   for (std::size_t at = 0; at < logits.size(); at += 32) {
@@ -90,8 +95,9 @@ void GrammarMasks::begin(const RunStep& step) {
     const BatchRow& row = step.rows[i];
     if (row.sampling == nullptr || row.sampling->grammar_kind == GrammarKind::none) continue;
     any = true;
-    std::shared_ptr<Grammar> grammar =
-        find(row.sampling->grammar_kind, row.sampling->grammar, row.samples());
+    const auto known = grammars_.find(name_of(row.sampling->grammar_kind, row.sampling->grammar));
+    std::shared_ptr<Grammar> grammar = known == grammars_.end() ? nullptr : known->second;
+    if (grammar != nullptr) grammar->used = step_;
     if (!row.samples()) continue;
     auto made = std::make_shared<Row>();
     made->index = i;
@@ -102,12 +108,13 @@ void GrammarMasks::begin(const RunStep& step) {
     made->generated.assign(generated.begin(), generated.end());
     made->stop_ids = row.sampling->stop_ids;
     rows_.push_back(made);
-    to_match_.push_back(std::move(made));
+    if (made->grammar != nullptr && made->grammar->compiled) {
+      to_match_.push_back(std::move(made));
+    } else {
+      made->status = Status(ErrorCode::unavailable, "its grammar is not compiled here");
+      made->done = true;
+    }
   }
-  // Those that are ready first: a grammar that is still compiled holds up its own row alone.
-  std::stable_partition(to_match_.begin(), to_match_.end(), [](const std::shared_ptr<Row>& row) {
-    return row->grammar->compiled.has_value();
-  });
   if (any) changed_.notify_all();
 }
 
@@ -221,9 +228,7 @@ void GrammarMasks::match_loop() {
     std::uint64_t step = 0;
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] {
-        return stopping_ || (!to_match_.empty() && to_match_.front()->grammar->compiled);
-      });
+      changed_.wait(lock, [this] { return stopping_ || !to_match_.empty(); });
       if (stopping_) return;
       row = std::move(to_match_.front());
       to_match_.pop_front();

@@ -30,6 +30,9 @@ struct RowMask {
   bool must_end = false;                   // nothing but a stop token is left
 };
 
+/// The row `row`, which drew nothing because of `why`.
+FailedRow failed_draw(std::uint32_t row, const Status& why);
+
 /// -infinity for every token that the mask excludes.
 void mask_logits(std::span<float> logits, std::span<const std::uint32_t> allowed);
 
@@ -38,11 +41,11 @@ void mask_logits(std::span<float> logits, std::span<const std::uint32_t> allowed
 /// here from step to step only saves work: matchers of the sequences at hand, and the grammars used
 /// last.
 ///
-/// The front end has tried each grammar within limits before a worker sees it. A row that draws by
-/// a grammar waits until it is compiled, and its step with it: tenths of a second with large
-/// vocabularies, or seconds. So the scheduler announces a grammar, and plans such rows when it has
-/// been told that it is ready. A grammar that somebody waits for goes before what was only
-/// announced.
+/// The front end has tried each grammar within limits before a worker sees it. Compilation takes
+/// tenths of a second with large vocabularies, or seconds, and no step waits for it: the scheduler
+/// announces a grammar, and plans rows that draw by it when it has been told that it is ready. A
+/// row whose grammar is not compiled when its step begins draws nothing (ErrorCode::unavailable).
+/// A grammar that a sequence waits for goes before what was only announced.
 class GrammarMasks {
  public:
   struct Options {
@@ -73,7 +76,8 @@ class GrammarMasks {
   /// Begins the masks of `step`, which may change as soon as this returns. Called by the step
   /// thread.
   void begin(const RunStep& step);
-  /// The mask of a row that samples and has a grammar. An error says why the row cannot be served.
+  /// The mask of a row that samples and has a grammar. An error says why the row cannot be served;
+  /// `unavailable`: its grammar is not compiled.
   /// Several threads may wait at a time, but none during begin().
   Result<RowMask> wait(std::size_t row);
 
@@ -83,7 +87,7 @@ class GrammarMasks {
     std::string text;
     std::uint64_t key = 0;                            // what it was announced as; 0: it was not
     std::uint64_t used = 0;                           // the step that used it last
-    bool awaited = false;                             // by a row, not only announced
+    bool awaited = false;                             // by a sequence, not only announced
     std::optional<Result<CompiledGrammar>> compiled;  // set once, by the compiling thread
   };
   struct Follower {

@@ -32,7 +32,7 @@ void RowSampling::finish(const RunStep& step, LogitsLine line, std::span<float> 
   if (row.sampling->pools()) return pool(row, index, logits, output);
   const Result<Token> token = draw(row, line.row, logits);
   if (!token.ok()) {
-    output.failed.push_back({index, token.status().message()});
+    output.failed.push_back(failed_draw(index, token.status()));
     return;
   }
   output.tokens[line.row] = token.value();

@@ -220,7 +220,7 @@ class LoopTest : public ::testing::Test {
     const Status started = http_->start();
     EXPECT_TRUE(started.ok()) << started.message();
     LoopOptions options;
-    options.identity = {"test", "frontend0", new_incarnation(), getpid(), 0};
+    options.identity = {"test", "frontend0", new_incarnation("/nonexistent"), getpid(), 0};
     options.drain = kSecond;
     options.max_reply_bytes = 12'000;
     options.sse_keepalive = setup.sse_keepalive;

@@ -10,6 +10,8 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <string>
 #include <thread>
 
 #include "tests/support/temp_dir.h"
@@ -92,12 +94,77 @@ TEST(Process, ClocksAndIncarnationsGrow) {
   const TimeNs before = now_ns();
   EXPECT_LE(before, now_ns());
   EXPECT_GT(wall_ns(), 1'700'000'000 * kSecond);
+  const TempDir folder;
   Incarnation last = 0;
   for (int i = 0; i < 1000; ++i) {
-    const Incarnation next = new_incarnation();
+    const Incarnation next = new_incarnation(folder.path());
     ASSERT_GT(next, last);
     last = next;
   }
+  EXPECT_GT(new_incarnation("/nonexistent"), last) << "the clock alone";
+}
+
+TEST(Process, AClockThatIsSetBackMakesNoProcessLookOlder) {
+  const TempDir folder;
+  const auto in_another = [&] {
+    int out[2];
+    EXPECT_EQ(::pipe(out), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const Incarnation next = new_incarnation(folder.path());
+      ::_exit(::write(out[1], &next, sizeof next) == sizeof next ? 0 : 1);
+    }
+    Incarnation next = 0;
+    EXPECT_EQ(::read(out[0], &next, sizeof next), static_cast<ssize_t>(sizeof next));
+    ::close(out[0]);
+    ::close(out[1]);
+    ::waitpid(child, nullptr, 0);
+    return next;
+  };
+  // As a process leaves it whose clock was an hour ahead.
+  const Incarnation ahead = static_cast<Incarnation>(wall_ns()) + 3600 * kSecond;
+  folder.write("incarnation", "0" + std::to_string(ahead) + "\n");
+  const Incarnation second = in_another();
+  EXPECT_EQ(second, ahead + 1);
+  EXPECT_EQ(in_another(), second + 1);
+  for (const char* damaged : {"", "x", "00000000000000000000", "18446744073709551615\n"}) {
+    folder.write("incarnation", damaged);
+    const Incarnation next = in_another();
+    EXPECT_LT(next, ahead) << damaged;
+    EXPECT_GT(in_another(), next) << damaged;
+  }
+}
+
+TEST(Process, ManyProcessesHaveIncarnationsOfTheirOwn) {
+  const TempDir folder;
+  int out[2];
+  ASSERT_EQ(::pipe(out), 0);
+  constexpr int kProcesses = 8;
+  constexpr int kEach = 50;
+  for (int i = 0; i < kProcesses; ++i) {
+    if (::fork() != 0) continue;
+    for (int n = 0; n < kEach; ++n) {
+      const Incarnation next = new_incarnation(folder.path());
+      if (::write(out[1], &next, sizeof next) != sizeof next) ::_exit(1);
+    }
+    ::_exit(0);
+  }
+  std::set<Incarnation> all;
+  for (int i = 0; i < kProcesses * kEach; ++i) {
+    Incarnation next = 0;
+    ASSERT_EQ(::read(out[0], &next, sizeof next), static_cast<ssize_t>(sizeof next));
+    EXPECT_TRUE(all.insert(next).second) << next;
+  }
+  for (int i = 0; i < kProcesses; ++i) ::wait(nullptr);
+  ::close(out[0]);
+  ::close(out[1]);
+}
+
+TEST(Process, AgesFollowFromTheStart) {
+  const double age = process_age(pid_start_time(::getpid()));
+  EXPECT_GT(age, 0);
+  EXPECT_LT(age, 3600);
+  EXPECT_EQ(process_age(0), 0);
 }
 
 TEST(Process, VersionNamesTheCommit) {

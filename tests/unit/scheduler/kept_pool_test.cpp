@@ -175,6 +175,70 @@ TEST_F(KeptPool, AHandOffOutOfItGoesOnWhileItsWorkerIsAway) {
   EXPECT_EQ(c.state.counters.computed_tokens, 9U);
 }
 
+TEST_F(KeptPool, NothingIsPulledOutOfAPoolWhoseProcessDiedOfAFault) {
+  const LinkId old = join("prefill0", Role::prefill, 1, 77);
+  const LinkId decoder = join("decode0", Role::decode, 1, 88);
+  c.submit(1, 9, 5);
+  c.turn();
+  c.answer(old);
+  c.event(PoolFaulted{old});
+  c.gone(old);
+  EXPECT_EQ(c.phase(1), Phase::waiting);
+  EXPECT_EQ(c.sent<Close>(decoder).size(), 1U);
+  c.turn();
+  EXPECT_TRUE(c.pulls[decoder].empty());
+  join("prefill0", Role::prefill, 2, 78);
+  c.run();
+  EXPECT_EQ(c.tokens_of(1), 5U);
+  EXPECT_EQ(c.state.counters.computed_tokens, 19U) << "all of it again";
+}
+
+/// Its death was seen before its mark, as by a scheduler in another PID namespace.
+TEST_F(KeptPool, AFaultThatIsToldLateGivesThePoolUp) {
+  const LinkId old = join("mixed0", Role::mixed, 1, 77);
+  decode(old, 9, 3, 20);
+  c.gone(old);
+  EXPECT_TRUE(c.source(1).parked);
+  c.event(PoolFaulted{old});
+  EXPECT_EQ(c.phase(1), Phase::waiting);
+  EXPECT_EQ(c.worker("mixed0").store.pool.cached_blocks(), 0U);
+  join("mixed0", Role::mixed, 2, 78);
+  c.run();
+  EXPECT_EQ(c.tokens_of(1), 20U);
+}
+
+TEST_F(KeptPool, ANextProcessThatDiesOfAFaultBeforeItsHelloLeavesThePoolAsItWas) {
+  const LinkId old = join("mixed0", Role::mixed, 1, 77);
+  decode(old, 9, 3, 20);
+  c.gone(old);
+  const LinkId next = c.register_worker("mixed0", Role::mixed, 2);
+  c.event(PoolFaulted{next});
+  c.gone(next);
+  EXPECT_TRUE(c.source(1).parked);
+  join("mixed0", Role::mixed, 3, 77);
+  c.run();
+  EXPECT_EQ(c.tokens_of(1), 20U);
+  EXPECT_EQ(c.state.counters.resumed, 1U);
+}
+
+TEST_F(KeptPool, WhatAPullBringsOutOfItIsNotUsed) {
+  const LinkId old = join("prefill0", Role::prefill, 1, 77);
+  const LinkId decoder = join("decode0", Role::decode, 1, 88);
+  c.submit(1, 9, 5);
+  c.turn();
+  c.answer(old);
+  c.turn();
+  ASSERT_FALSE(c.pulls[decoder].empty()) << "all of it has been asked for";
+  c.event(PoolFaulted{old});
+  c.gone(old);
+  while (!c.pulls[decoder].empty()) c.done_pull(decoder);
+  EXPECT_NE(c.phase(1), Phase::decode);
+  join("prefill0", Role::prefill, 2, 78);
+  c.run();
+  EXPECT_EQ(c.tokens_of(1), 5U);
+  EXPECT_EQ(c.state.counters.computed_tokens, 19U);
+}
+
 TEST_F(KeptPool, APromptThatWaitsForADecoderDecodesWhereItIsWhenNoneComes) {
   const LinkId old = join("prefill0", Role::prefill, 1, 77);
   const LinkId decoder = join("decode0", Role::decode, 1, 88);

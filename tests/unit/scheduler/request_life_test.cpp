@@ -1,7 +1,11 @@
 // A request's ends: cancel, finish, deadline, resubmission, and the death of its front end.
+#include <array>
+#include <cstring>
 #include <functional>
+#include <string>
 
 #include "scheduler/apply/requests.h"
+#include "scheduler/state/grammar_key.h"
 #include "tests/unit/scheduler/cluster.h"
 
 namespace baton::test {
@@ -455,6 +459,85 @@ TEST_F(Grammars, OneThatIsForgottenIsAskedForAgain) {
   compiled(mixed);
   c.run();
   EXPECT_EQ(c.phase(1), Phase::ended);
+}
+
+/// Its plan crossed the worker's word that it forgot the grammar, or the word was lost.
+TEST_F(Grammars, ARowWithoutItsGrammarIsDrawnLater) {
+  const LinkId mixed = c.ready_worker("mixed0", Role::mixed);
+  ask(1, "a");
+  compiled(mixed);
+  c.turn();
+  StepResult result = c.result_of(c.worker("mixed0"));
+  ASSERT_EQ(result.sequences.size(), 1U);
+  result.sequences.clear();
+  result.tokens.clear();
+  result.failed.push_back({.sequence = c.find(1)->source, .grammar_missing = true});
+  c.from_worker(mixed, result);
+  c.turn();
+  EXPECT_EQ(c.phase(1), Phase::prefill) << "it has a place and waits";
+  for (const InFlightStep& step : c.worker("mixed0").compute.steps) EXPECT_EQ(step.samples, 0U);
+  EXPECT_EQ(c.sent<PrepareGrammar>(mixed).size(), 2U);
+  compiled(mixed);
+  c.run();
+  EXPECT_EQ(c.code(1), ErrorCode::ok);
+  EXPECT_EQ(c.tokens_of(1), 2U);
+}
+
+TEST_F(Grammars, ARowThatNeverHasItsGrammarEnds) {
+  const LinkId mixed = c.ready_worker("mixed0", Role::mixed);
+  ask(1, "a");
+  int rounds = 0;
+  for (; rounds < 100 && c.phase(1) != Phase::ended; ++rounds) {
+    compiled(mixed);
+    c.turn();
+    StepResult result = c.result_of(c.worker("mixed0"));
+    result.sequences.clear();
+    result.tokens.clear();
+    result.failed.push_back({c.find(1)->source, "gone", false, false, true});
+    c.from_worker(mixed, result);
+    c.turn();
+  }
+  EXPECT_LT(rounds, 20);
+  EXPECT_EQ(c.code(1), ErrorCode::internal);
+}
+
+/// libstdc++'s hash of 16 bytes with another first half: the second half makes up for it.
+std::string colliding(const std::string& text) {
+  constexpr std::uint64_t kMul = 0xC6A4A7935BD1E995ULL;
+  std::uint64_t inverse = kMul;  // Newton's iteration, modulo 2^64
+  for (int i = 0; i < 6; ++i) inverse *= 2 - kMul * inverse;
+  const auto mix = [](std::uint64_t x) { return x ^ (x >> 47U); };  // its own inverse
+  const auto block = [&](std::uint64_t x) { return mix(x * kMul) * kMul; };
+  const auto unblock = [&](std::uint64_t x) { return mix(x * inverse) * inverse; };
+  std::array<std::uint64_t, 2> words{};
+  std::memcpy(words.data(), text.data(), 16);
+  const std::uint64_t seed = 0xC70F6907ULL ^ (16 * kMul);
+  const std::uint64_t first = words[0] + 1;
+  const std::uint64_t wanted = ((seed ^ block(words[0])) * kMul) ^ block(words[1]);
+  const std::uint64_t second = unblock(wanted ^ ((seed ^ block(first)) * kMul));
+  std::string other(16, ' ');
+  std::memcpy(other.data(), &first, 8);
+  std::memcpy(other.data() + 8, &second, 8);
+  return other;
+}
+
+TEST(GrammarKey, TextsThatAClientMakesCollideHaveKeysOfTheirOwn) {
+  SamplingParams one;
+  EXPECT_EQ(grammar_key(one), 0U);
+  one.grammar_kind = GrammarKind::regex;
+  one.grammar = "abcdefghijklmnop";
+  SamplingParams other = one;
+  other.grammar = colliding(one.grammar);
+  ASSERT_NE(one.grammar, other.grammar);
+  ASSERT_EQ(std::hash<std::string>()(one.grammar), std::hash<std::string>()(other.grammar));
+  EXPECT_NE(grammar_key(one), grammar_key(other));
+  EXPECT_EQ(grammar_key(one), grammar_key(SamplingParams(one)));
+  GrammarSecret secret{};
+  secret.back() = 1;
+  EXPECT_NE(grammar_key(one, secret), grammar_key(one)) << "nobody outside can compute it";
+  other = one;
+  other.grammar_kind = GrammarKind::json_schema;
+  EXPECT_NE(grammar_key(one), grammar_key(other));
 }
 
 TEST_F(Grammars, ThoseThatWaitTakeFewPlaces) {

@@ -69,12 +69,30 @@ SamplingParams with(GrammarKind kind, std::string text) {
   return params;
 }
 
+bool wait_compiled(GrammarMasks& masks, std::size_t count) {
+  for (int i = 0; i < 3000 && masks.compiled() < count; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return masks.compiled() >= count;
+}
+
+/// The mask of a row whose grammar is announced, and compiled while steps go on without it.
+Result<RowMask> mask_in_time(GrammarMasks& masks, const Steps& steps) {
+  for (const BatchRow& row : steps.get().rows)
+    masks.prepare(1, row.sampling->grammar_kind, row.sampling->grammar, true);
+  for (int i = 0;; ++i) {
+    masks.begin(steps.get());
+    auto mask = masks.wait(0);
+    if (mask.ok() || mask.status().code() != ErrorCode::unavailable || i == 3000) return mask;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 std::vector<std::uint32_t> mask_of(GrammarMasks& masks, SequenceId id, const SamplingParams& params,
                                    const std::vector<Token>& generated) {
   Steps steps;
   steps.add(id, params, generated);
-  masks.begin(steps.get());
-  const auto mask = masks.wait(0);
+  const auto mask = mask_in_time(masks, steps);
   if (!mask.ok()) throw std::runtime_error(mask.status().message());
   return {mask.value().allowed.begin(), mask.value().allowed.end()};
 }
@@ -115,6 +133,9 @@ TEST(GrammarMasks, RowsOfOneStepDoNotMeet) {
   const SamplingParams date = with(GrammarKind::regex, "[0-9]{4}-[0-9]{2}");
   std::mt19937 random(6);
   std::vector<std::vector<Token>> generated(6);
+  for (const SamplingParams& params : {date, person()})
+    together.prepare(1, params.grammar_kind, params.grammar, true);
+  ASSERT_TRUE(wait_compiled(together, 2));
   for (int n = 0; n < 5; ++n) {
     Steps steps;
     steps.add(90, SamplingParams(), {1, 2, 3});  // a row without a grammar
@@ -140,6 +161,8 @@ TEST(GrammarMasks, TheEndIsAllThatIsLeft) {
   Steps steps;
   steps.add(1, params, {tokenizer().encode_plain("a", true).back()});
   steps.add(2, params, {});
+  masks.prepare(1, params.grammar_kind, params.grammar, true);
+  ASSERT_TRUE(wait_compiled(masks, 1));
   masks.begin(steps.get());
   EXPECT_TRUE(masks.wait(0).value().must_end);
   EXPECT_FALSE(masks.wait(1).value().must_end);
@@ -151,19 +174,14 @@ TEST(GrammarMasks, FaultsFailTheirRowAlone) {
   steps.add(1, with(GrammarKind::regex, "(a"), {});
   steps.add(2, with(GrammarKind::regex, "b"), {tokenizer().encode_plain("a", true).back()});
   steps.add(3, with(GrammarKind::regex, "a"), {});
+  for (const char* text : {"(a", "b", "a"}) masks.prepare(1, GrammarKind::regex, text, true);
+  ASSERT_TRUE(wait_compiled(masks, 3));
   masks.begin(steps.get());
   EXPECT_NE(masks.wait(0).status().message().find("the grammar cannot be served"),
             std::string::npos);
   EXPECT_NE(masks.wait(1).status().message().find("is not what it allows"), std::string::npos);
   EXPECT_TRUE(masks.wait(2).ok());
   EXPECT_FALSE(masks.wait(3).ok()) << "there is no such row";
-}
-
-bool wait_compiled(GrammarMasks& masks, std::size_t count) {
-  for (int i = 0; i < 3000 && masks.compiled() < count; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return masks.compiled() >= count;
 }
 
 /// What GrammarMasks tell, in order.
@@ -249,7 +267,7 @@ TEST(GrammarMasks, WhatIsAnnouncedIsCompiledBeforeARowNeedsIt) {
   EXPECT_EQ(mask_of(late, 1, with(GrammarKind::regex, "[a-z]+"), {}), free);
 }
 
-TEST(GrammarMasks, ARowThatWaitsGoesBeforeAnnouncements) {
+TEST(GrammarMasks, WhatIsAwaitedGoesBeforeAnnouncements) {
   GrammarMasks::Options options;
   options.max_announced = 20;
   Told told;
@@ -260,26 +278,50 @@ TEST(GrammarMasks, ARowThatWaitsGoesBeforeAnnouncements) {
   }
   masks.prepare(50, GrammarKind::regex, "y", true);  // never one too many
   const std::size_t when_awaited = told.count();
-  Steps steps;
-  steps.add(1, with(GrammarKind::regex, "([a-z]{3} ){60}19"), {});  // the last that is kept in mind
-  masks.begin(steps.get());
-  const std::size_t when_begun = told.count();
-  EXPECT_TRUE(masks.wait(0).ok());
-  mask_of(masks, 2, with(GrammarKind::regex, "x"), {});
+  masks.prepare(20, GrammarKind::regex, "([a-z]{3} ){60}19", true);  // the last one kept in mind
+  const std::size_t when_both = told.count();
   EXPECT_TRUE(told.has(50, true));
+  EXPECT_TRUE(told.has(20, true));
   EXPECT_LE(told.before(50), when_awaited + 1) << "what had begun";
-  EXPECT_LE(told.before(20), when_begun + 2) << "the same, and the one that was awaited";
-  EXPECT_TRUE(wait_compiled(masks, 22));
-  EXPECT_LE(masks.compiled(), 26U) << "more than max_announced are not kept in mind";
+  EXPECT_LE(told.before(20), when_both + 2) << "the same, and the one that was awaited";
+  EXPECT_TRUE(wait_compiled(masks, 21));
+  EXPECT_LE(masks.compiled(), 25U) << "more than max_announced are not kept in mind";
   EXPECT_FALSE(told.had(40, true)) << "it was passed over, and will be asked for again";
+}
+
+TEST(GrammarMasks, AStepNeverWaitsForTheCompiler) {
+  GrammarMasks masks("demo/model", kVocab, {});
+  const SamplingParams ready = with(GrammarKind::regex, "[0-9]+");
+  masks.prepare(1, ready.grammar_kind, ready.grammar, true);
+  ASSERT_TRUE(wait_compiled(masks, 1));
+  constexpr int kBefore = 60;  // each takes a while
+  for (int i = 0; i < kBefore; ++i)
+    masks.prepare(2, GrammarKind::regex, "([a-z]{3} ){60}" + std::to_string(i), true);
+  const SamplingParams slow = with(GrammarKind::regex, "([a-z]{3} ){60}");
+  masks.prepare(3, slow.grammar_kind, slow.grammar, true);
+  Steps steps;
+  steps.add(1, slow, {});
+  steps.add(2, with(GrammarKind::regex, "nobody announced this"), {});
+  steps.add(3, ready, {});
+  masks.begin(steps.get());
+  for (const std::size_t row : {0U, 1U}) {
+    const Status status = masks.wait(row).status();
+    EXPECT_EQ(status.code(), ErrorCode::unavailable);
+    EXPECT_TRUE(failed_draw(4, status).grammar_missing);
+    EXPECT_EQ(failed_draw(4, status).row, 4U);
+  }
+  EXPECT_TRUE(masks.wait(2).ok()) << "the others draw";
+  ASSERT_TRUE(wait_compiled(masks, kBefore + 2));
+  EXPECT_EQ(mask_of(masks, 1, slow, {}).size(), (kVocab + 31) / 32) << "it draws later";
+  EXPECT_EQ(masks.compiled(), kBefore + 2U) << "a step compiles nothing";
+  EXPECT_FALSE(failed_draw(4, Status(ErrorCode::internal, "")).grammar_missing);
 }
 
 TEST(GrammarMasks, AModelWithoutATokenizerSaysSo) {
   GrammarMasks masks("/nonexistent", kVocab, {});
   Steps steps;
   steps.add(1, with(GrammarKind::regex, "a"), {});
-  masks.begin(steps.get());
-  EXPECT_NE(masks.wait(0).status().message().find("no tokenizer"), std::string::npos);
+  EXPECT_NE(mask_in_time(masks, steps).status().message().find("no tokenizer"), std::string::npos);
 }
 
 TEST(GrammarMasks, TheCacheIsBounded) {

@@ -148,6 +148,11 @@ TEST(RowSampling, AGrammarMasksItsRowAndMayEndIt) {
       step, [](std::size_t) { return Result<RowMask>(Status(ErrorCode::internal, "too slow")); });
   ASSERT_EQ(failed.failed.size(), 1U);
   EXPECT_EQ(failed.failed[0].reason, "too slow");
+  EXPECT_FALSE(failed.failed[0].grammar_missing);
+  const StepOutput later = one_thread(
+      step, [](std::size_t) { return Result<RowMask>(Status(ErrorCode::unavailable, "later")); });
+  ASSERT_EQ(later.failed.size(), 1U);
+  EXPECT_TRUE(later.failed[0].grammar_missing);
 }
 
 TEST(RowSampling, AnyNumberOfThreadsGivesTheSame) {

@@ -438,7 +438,7 @@ TEST(SequenceTable, AFailureVoidsTheOpenStepBehindIt) {
   ASSERT_FALSE(table.begin_step(q, second).has_value());
   StepResult result;
   StepOutput failed = sampled({kNoToken});
-  failed.failed = {{0, "NaN"}};
+  failed.failed = {{.row = 0, .reason = "NaN", .grammar_missing = true}};
   table.end_step(first, failed, result);
   ASSERT_EQ(result.failed.size(), 1U);
   EXPECT_EQ(table.decoding(), 0U);
@@ -688,6 +688,7 @@ TEST(SequenceTable, OthersComputeTokensInBetween) {
   table.end_step(step, output, result);
   ASSERT_EQ(result.failed.size(), 1U);
   EXPECT_TRUE(result.failed[0].waited);
+  EXPECT_FALSE(result.failed[0].grammar_missing);
   EXPECT_FALSE(result.failed[0].unmapped);
 }
 

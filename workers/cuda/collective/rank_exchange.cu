@@ -6,6 +6,7 @@
 
 #include "workers/cuda/collective/rank_kernels.h"
 #include "workers/cuda/collective/rank_wait.cuh"
+#include "workers/cuda/current_device.h"
 #include "workers/cuda/launch.cuh"
 #include "workers/cuda/layer/rowwise.h"
 
@@ -84,15 +85,29 @@ RankExchange::RankExchange(const RankExchangeOptions& options, std::vector<std::
   link_.one_generation = options.generations == 1;
   link_.early_release = options.ranks_of_device == 1;
 
-  // Several ranks of a device leave half of it to other kernels.
-  const int parts = options.ranks_of_device == 1 ? 1 : 2 * options.ranks_of_device;
   direct_clusters_ = resident_direct_sums(options.ranks, options.hidden);
-  for (int& clusters : direct_clusters_) clusters /= parts;
-  direct_ctas_ = resident_direct_gathers() / parts;
+  direct_ctas_ = resident_direct_gathers();
+  if (options.ranks_of_device > 1) share_device();
   const int staged = resident_staged(options.ranks);
-  if (staged < kChannels * options.ranks_of_device || direct_ctas_ < 1 || direct_clusters_[0] < 1) {
+  if (staged < staged_ctas_ * options.ranks_of_device || direct_ctas_ < 1 ||
+      direct_clusters_[0] < 1) {
     refuse("the device has no place for their kernels");
   }
+}
+
+/// Several ranks of a device leave half of its places to other kernels. And all ranks but one,
+/// which wait for that one, leave multiprocessors without any of their CTAs: a multiprocessor
+/// divides its memory between cache and shared memory when it is empty, so a kernel that wants
+/// another division than what waits there gets no place beside it, however much room there is.
+/// (Four ranks, 45 rows of a sum without a norm: 135 CTAs on 132 multiprocessors, and the fourth
+/// rank's next kernel never began.)
+void RankExchange::share_device() {
+  const int ranks = options_.ranks_of_device;
+  const int own = multiprocessors() / ranks;
+  for (std::size_t i = 0; i < direct_clusters_.size(); ++i)
+    direct_clusters_[i] = std::min(direct_clusters_[i] / (2 * ranks), own >> i);
+  direct_ctas_ = std::min(direct_ctas_ / (2 * ranks), own);
+  staged_ctas_ = std::clamp(own, 1, kChannels);
 }
 
 void RankExchange::add_reduced(const Bf16* partial, Bf16* x, const Bf16* weight, float eps,
@@ -132,7 +147,7 @@ void RankExchange::sum_up(const RankSum& call, Stream stream) {
   const int units = sum.hidden / 4;
   if (options_.ranks > 1 && static_cast<std::size_t>(sum.rows) * static_cast<std::size_t>(units) >
                                 link_.layout.region_units) {
-    launch_staged_sum(sum, stream);
+    launch_staged_sum(sum, staged_ctas_, stream);
     if (sum.weight != nullptr) {
       rms_norm(sum.x, sum.weight, sum.eps, sum.rows, sum.hidden, sum.y, stream);
     }
@@ -170,7 +185,7 @@ void RankExchange::gather_words(const Words& words, const std::vector<int>& colu
   if (most > 0x7FFFFFFF) refuse("a gather of 2^31 words");
   const std::size_t units = (static_cast<std::size_t>(most) + 1) / 2;
   if (options_.ranks > 1 && units > link_.layout.region_units) {
-    launch_staged_gather(gather, stream);
+    launch_staged_gather(gather, staged_ctas_, stream);
   } else {
     launch_direct_gather(gather, direct_ctas_, stream);
   }

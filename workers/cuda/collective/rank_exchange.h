@@ -62,6 +62,7 @@ class RankExchange {
               Stream stream);
 
  private:
+  void share_device();
   struct Words;  // what a gather moves, in words of 32 bits
   void check_row(int hidden) const;
   void sum_up(const RankSum& sum, Stream stream);
@@ -71,6 +72,7 @@ class RankExchange {
   RankLink link_;
   std::array<int, 4> direct_clusters_{};  // resident at once, of 1, 2, 4 and 8 CTAs
   int direct_ctas_ = 0;                   // of a gather
+  int staged_ctas_ = kChannels;           // at most; the same on all ranks
 };
 
 }  // namespace baton::cuda

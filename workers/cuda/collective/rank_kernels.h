@@ -48,8 +48,9 @@ void launch_direct_gather(const RankGather& gather, int ctas, Stream stream);
 
 /// The fewest of any staged kernel.
 int resident_staged(int ranks);
-/// Without the norm. The number of CTAs follows from the sizes alone: all ranks have the same.
-void launch_staged_sum(const RankSum& sum, Stream stream);
-void launch_staged_gather(const RankGather& gather, Stream stream);
+/// Without the norm. The number of CTAs follows from the sizes and `most_ctas` (at most kChannels):
+/// all ranks have the same.
+void launch_staged_sum(const RankSum& sum, int most_ctas, Stream stream);
+void launch_staged_gather(const RankGather& gather, int most_ctas, Stream stream);
 
 }  // namespace baton::cuda

@@ -21,8 +21,9 @@ struct RankExchangeOptions {
   std::size_t direct_bytes = 1 << 20;
   /// CTAs that share a row of a direct sum: 1, 2, 4 or 8; 0: by the row's width.
   int cluster = 0;
-  /// Of this group, on this device. Several (tests) leave each other room: fewer CTAs, and no
-  /// successor's CTA takes a place while a rank's kernel may still lack one.
+  /// Of this group, on this device. Several (tests) leave each other room: fewer CTAs, empty
+  /// multiprocessors for the rank that the others wait for, and no successor's CTA takes a place
+  /// while a rank's kernel may still lack one.
   int ranks_of_device = 1;
 
   // For tests alone.

@@ -338,9 +338,9 @@ __global__ void __launch_bounds__(kThreads, kResident)
 
 constexpr std::size_t kLeastBytes = 8 << 10;  // of a CTA: more CTAs than that are no quicker
 
-int ctas_for(std::size_t bytes) {
-  return static_cast<int>(
-      std::clamp<std::size_t>((bytes + kLeastBytes - 1) / kLeastBytes, 1, kChannels));
+std::size_t ctas_for(std::size_t bytes, int most) {
+  return std::clamp<std::size_t>((bytes + kLeastBytes - 1) / kLeastBytes, 1,
+                                 static_cast<std::size_t>(most));
 }
 
 using StagedSumKernel = void (*)(StagedSum);
@@ -365,7 +365,7 @@ int resident_staged(int ranks) {
   return std::min({sums, vectors, words}) * multiprocessors();
 }
 
-void launch_staged_sum(const RankSum& sum, Stream stream) {
+void launch_staged_sum(const RankSum& sum, int most_ctas, Stream stream) {
   StagedSum a{};
   a.link = sum.link;
   a.partial = reinterpret_cast<const uint4*>(sum.partial);
@@ -373,7 +373,7 @@ void launch_staged_sum(const RankSum& sum, Stream stream) {
   a.adds = sum.adds;
   a.vectors = static_cast<std::size_t>(sum.rows) * static_cast<std::size_t>(sum.hidden / 8);
   const std::size_t most = sum.link.layout.slice_bytes / sizeof(uint4);
-  const auto ctas = static_cast<std::size_t>(ctas_for(a.vectors * sizeof(uint4)));
+  const std::size_t ctas = ctas_for(a.vectors * sizeof(uint4), most_ctas);
   const std::size_t rounds = (a.vectors + ctas * most - 1) / (ctas * most);
   const std::size_t share = (a.vectors + rounds * ctas - 1) / (rounds * ctas);
   a.share = static_cast<int>(std::min((share + 7) / 8 * 8, most));  // whole lines
@@ -382,7 +382,7 @@ void launch_staged_sum(const RankSum& sum, Stream stream) {
          stream, a);
 }
 
-void launch_staged_gather(const RankGather& gather, Stream stream) {
+void launch_staged_gather(const RankGather& gather, int most_ctas, Stream stream) {
   StagedGather a{};
   a.gather = gather;
   std::size_t most = 0;  // words of a part
@@ -398,7 +398,7 @@ void launch_staged_gather(const RankGather& gather, Stream stream) {
        {gather.part, static_cast<const std::uint32_t*>(gather.all)}) {
     fours = fours && reinterpret_cast<std::uintptr_t>(pointer) % sizeof(uint4) == 0;
   }
-  const auto ctas = static_cast<std::size_t>(ctas_for(4 * most));
+  const std::size_t ctas = ctas_for(4 * most, most_ctas);
   const std::size_t in_round = ctas * (gather.link.layout.slice_bytes / 4);
   const std::size_t rounds = std::max<std::size_t>(1, (most + in_round - 1) / in_round);
   for (int r = 0; r < gather.link.ranks; ++r) {
