@@ -155,7 +155,8 @@ void draw_calm(Scenario& s) {
 }
 
 /// Strikers that share what they strike by: one request with several choices, or a client's second
-/// try. Of numbers of its own, likewise.
+/// try. Of numbers of its own, likewise. Not of compile and pull yet: blame counts requests, so
+/// that two that share a grammar are never ended (seeds 11, 57, 111 show it).
 void draw_shared_strikes(Scenario& s) {
   Random random(mix(s.seed) ^ 0x54A3ED57ULL);
   if (s.load.strike != Strike::prefill && s.load.strike != Strike::decode) return;
