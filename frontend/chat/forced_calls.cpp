@@ -6,6 +6,7 @@
 
 #include "frontend/chat/reply_marks.h"
 #include "frontend/core/json_reader.h"
+#include "text/grammar/grammar_engine.h"
 
 namespace baton {
 namespace {
@@ -233,7 +234,7 @@ std::string behind_reasoning(GrammarKind kind, const std::string& grammar,
     case GrammarKind::none:
       return {};
     case GrammarKind::json_schema:
-      inside = {{"type", "json_schema"}, {"json_schema", parse_ordered_json(grammar)}};
+      inside = {{"type", "json_schema"}, {"json_schema", parse_ordered_json(schema_of(grammar))}};
       break;
     case GrammarKind::regex:
       inside = {{"type", "regex"}, {"pattern", grammar}};

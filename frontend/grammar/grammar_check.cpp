@@ -85,6 +85,13 @@ void try_grammar(Trial& trial) {
     trial.result = try_tokens(compiled.value(), trial.eos_ids, words, first);
     if (!trial.result.ok()) return;
   }
+  const std::string unenforced = compiled.value().unenforced();
+  if (unenforced.empty()) return;
+  if (asks_for_all(trial.kind, text)) {
+    trial.result = invalid("it is not enforced: " + unenforced);
+  } else {
+    trial.result = Status(ErrorCode::ok, unenforced);
+  }
 }
 
 void* trial_thread(void* argument) {
@@ -206,7 +213,6 @@ std::string status_frame(const Status& status) {
 
 Status status_of(std::string_view frame) {
   if (frame.empty()) return Status(ErrorCode::internal, "an empty answer");
-  if (frame[0] == 0) return {};
   return Status(static_cast<ErrorCode>(frame[0]), std::string(frame.substr(1)));
 }
 

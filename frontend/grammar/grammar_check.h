@@ -19,7 +19,8 @@ struct GrammarLimits {
   std::size_t compiled_bytes = 64U << 20U;  // what a worker would have to keep
 };
 
-/// Compiles the grammar in a child of this process and takes its first tokens. invalid_argument: it
+/// Compiles the grammar in a child of this process and takes its first tokens. ok, with a message:
+/// so much of a JSON Schema is not enforced. invalid_argument: it
 /// is wrong, matches nothing that the vocabulary can write, or needs too much memory;
 /// deadline_exceeded: it needs more than limits.cpu; cancelled: something came over the descriptor
 /// `interrupt` meanwhile

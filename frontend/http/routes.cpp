@@ -1,5 +1,6 @@
 #include "frontend/http/routes.h"
 
+#include <spdlog/spdlog.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -29,6 +30,20 @@ std::function<bool()> wanted_by(std::shared_ptr<ClientConnection> connection) {
 std::string header_or(const HttpRequest& request, std::string_view name, std::string fallback) {
   const std::string* value = request.header(name);
   return value == nullptr ? std::move(fallback) : *value;
+}
+
+/// What of a JSON Schema is not enforced, as a header: a client's text, so what no header may hold
+/// is left out.
+void note_unenforced(const std::string& what, ParsedRequest& request) {
+  if (what.empty()) return;
+  constexpr std::size_t kLongest = 1000;
+  std::string value = what.substr(0, kLongest);
+  for (char& c : value) {
+    if (c < 0x20 || c > 0x7E) c = '?';
+  }
+  request.headers.emplace_back("X-Baton-Schema-Unenforced", std::move(value));
+  spdlog::warn(
+      "a JSON Schema is not enforced in full: its reply's X-Baton-Schema-Unenforced says why");
 }
 
 }  // namespace
@@ -371,6 +386,7 @@ void Routes::check_grammar(Asker asker, ParsedRequest request) {
       grammars->check(sampling.grammar_kind, sampling.grammar, owner_of(waiting->asker),
                       wanted_by(waiting->asker.connection), [=, this](const Status& status) {
                         if (status.ok()) {
+                          note_unenforced(status.message(), waiting->request);
                           post_generation(std::move(waiting->asker), std::move(waiting->request));
                         } else if (status.code() == ErrorCode::invalid_argument) {
                           refuse(invalid("asks for what cannot be served: " + status.message()));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "frontend/chat/ordered_json.h"
+#include "text/grammar/grammar_engine.h"
 
 namespace baton {
 namespace {
@@ -135,13 +136,14 @@ void GrammarFields::read_json_schema(FieldReader& format, std::string_view text)
   FieldReader inner(*given, format.path_of("json_schema"));
   inner.string("name");
   inner.string("description");
-  inner.boolean("strict");
+  const bool strict = inner.boolean("strict").value_or(false);
   const Json* schema = inner.take("schema");
   if (schema == nullptr || !schema->is_object()) {
     inner.fail("schema", schema == nullptr ? "is missing" : "must be an object");
   } else {
     set(inner, "schema", GrammarKind::json_schema,
-        copy_member(copy_member(text, "json_schema"), "schema"));
+        (strict ? std::string(kEnforceAll) : "") +
+            copy_member(copy_member(text, "json_schema"), "schema"));
   }
   if (inner.finish()) format.fail(*inner.finish());
 }
@@ -224,6 +226,36 @@ void read_typed_grammar(FieldReader& fields, const std::string& name, std::strin
   request.grammar_field = grammar.field();
 }
 
+namespace {
+
+/// One of `names`: its index; -1: it is not there.
+int read_choice_of(FieldReader& fields, const std::string& name, const std::string (&names)[2]) {
+  const auto value = fields.string(name);
+  if (!value) return -1;
+  for (int i = 0; i < 2; ++i) {
+    if (*value == names[i]) return i;
+  }
+  fields.fail(name, "must be \"" + names[0] + "\" or \"" + names[1] + "\"");
+  return -1;
+}
+
+/// schema_objects and schema_unenforceable, in front of the schema. Without the latter,
+/// guided_json, like `strict`, asks for all of it.
+void read_schema_modes(FieldReader& fields, ParsedRequest& request) {
+  const int open = read_choice_of(fields, "schema_objects", {"closed", "open"});
+  const int refuse = read_choice_of(fields, "schema_unenforceable", {"report", "refuse"});
+  SamplingParams& sampling = request.sampling;
+  if (sampling.grammar_kind != GrammarKind::json_schema) return;
+  const bool all = refuse >= 0 ? refuse == 1
+                               : request.grammar_field == "guided_json" ||
+                                     asks_for_all(sampling.grammar_kind, sampling.grammar);
+  std::string text = all ? std::string(kEnforceAll) : "";
+  if (open == 1) text += kOpenObjects;
+  sampling.grammar = text + std::string(schema_of(sampling.grammar));
+}
+
+}  // namespace
+
 void read_grammar(FieldReader& fields, std::string_view body, bool ignore_eos,
                   ParsedRequest& request) {
   GrammarFields grammar(fields, body, request.sampling);
@@ -233,6 +265,7 @@ void read_grammar(FieldReader& fields, std::string_view body, bool ignore_eos,
   }
   grammar.read_structured_outputs();
   request.grammar_field = grammar.field();
+  read_schema_modes(fields, request);
   if (ignore_eos && !grammar.field().empty()) {
     fields.fail("ignore_eos",
                 "contradicts '" + grammar.field() + "': what is complete must be able to end");

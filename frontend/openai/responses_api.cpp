@@ -242,10 +242,11 @@ void read_text(FieldReader& fields, const OrderedJson& ordered, OrderedJson& out
       const Json* schema = take_object(inner, "schema", true);
       inner.string("name");
       inner.string("description");
-      inner.boolean("strict");
+      const bool strict = inner.boolean("strict").value_or(false);
       if (inner.ok() && schema != nullptr) {
         out["response_format"] = schema_format(
             ordered_member(ordered_member(ordered_member(ordered, "text"), "format"), "schema"));
+        if (strict) out["response_format"]["json_schema"]["strict"] = true;
       }
     } else if (type == "json_object") {
       out["response_format"] = {{"type", "json_object"}};

@@ -11,24 +11,33 @@
 #include <utility>
 #include <variant>
 
+#include "text/schema/schema_matcher.h"
+
 namespace baton {
 
 struct CompiledGrammar::Inside {
-  xgrammar::CompiledGrammar grammar;
+  std::optional<xgrammar::CompiledGrammar> grammar;  // what is no JSON Schema
+  std::shared_ptr<schema::CompiledSchema> schema;
+  std::vector<Token> eos_ids;
 };
 
 struct GrammarEngine::Inside {
-  explicit Inside(xgrammar::TokenizerInfo known)
+  Inside(xgrammar::TokenizerInfo known, std::shared_ptr<const schema::Vocabulary> texts)
       : vocabulary(std::move(known)),
-        compiler(vocabulary, /*max_threads=*/1, /*cache_enabled=*/false) {}
+        compiler(vocabulary, /*max_threads=*/1, /*cache_enabled=*/false),
+        tries(std::move(texts)) {}
   xgrammar::TokenizerInfo vocabulary;
   xgrammar::GrammarCompiler compiler;
+  std::shared_ptr<const schema::Vocabulary> tries;  // for JSON Schemas
 };
 
 struct GrammarMatcher::Inside {
-  mutable xgrammar::GrammarMatcher matcher;  // fill() writes down what it will look for again
+  // fill() writes down what it will look for again. One of the two:
+  mutable std::optional<xgrammar::GrammarMatcher> matcher;
+  mutable std::optional<schema::SchemaMatcher> schema;
   std::vector<Token> ends;
   bool ended = false;
+  const schema::Vocabulary& vocabulary() const { return schema->vocabulary(); }
 };
 
 namespace {
@@ -102,16 +111,13 @@ xgrammar::Grammar from_structural_tag(const std::string& text) {
 
 xgrammar::Grammar parse(GrammarKind kind, const std::string& text) {
   switch (kind) {
-    case GrammarKind::json_schema:
-      return without_control_characters(
-          xgrammar::Grammar::FromJSONSchema(text, /*any_whitespace=*/true, std::nullopt,
-                                            std::nullopt, /*strict_mode=*/true, kMaxWhitespace));
     case GrammarKind::regex:
       return xgrammar::Grammar::FromRegex(text);
     case GrammarKind::ebnf:
       return xgrammar::Grammar::FromEBNF(text);
     case GrammarKind::structural_tag:
       return without_control_characters(from_structural_tag(text));
+    case GrammarKind::json_schema:  // not by xgrammar
     case GrammarKind::none:
       break;
   }
@@ -120,7 +126,20 @@ xgrammar::Grammar parse(GrammarKind kind, const std::string& text) {
 
 }  // namespace
 
-std::size_t CompiledGrammar::bytes() const { return inside_->grammar.MemorySizeBytes(); }
+std::size_t CompiledGrammar::bytes() const {
+  return inside_->schema ? inside_->schema->bytes() : inside_->grammar->MemorySizeBytes();
+}
+
+std::string CompiledGrammar::unenforced() const {
+  std::string out;
+  if (!inside_->schema) return out;
+  for (const schema::Unenforced& one : inside_->schema->unenforced()) {
+    if (!out.empty()) out += "; ";
+    out +=
+        (one.keyword.empty() ? "schema" : one.keyword) + " at #" + one.path + " (" + one.why + ")";
+  }
+  return out;
+}
 
 GrammarEngine::GrammarEngine(const Tokenizer& tokenizer, std::uint32_t vocab_size) {
   std::vector<std::string> texts;
@@ -134,8 +153,11 @@ GrammarEngine::GrammarEngine(const Tokenizer& tokenizer, std::uint32_t vocab_siz
   for (const Token id : tokenizer.eos_ids()) {
     if (id >= 0 && static_cast<std::size_t>(id) < pieces) ends.push_back(id);
   }
-  inside_ = std::make_unique<Inside>(xgrammar::TokenizerInfo(
-      texts, xgrammar::VocabType::RAW, static_cast<int>(vocab_size), std::move(ends)));
+  xgrammar::TokenizerInfo vocabulary(texts, xgrammar::VocabType::RAW, static_cast<int>(vocab_size),
+                                     std::move(ends));
+  inside_ = std::make_unique<Inside>(
+      std::move(vocabulary),
+      std::make_shared<const schema::Vocabulary>(std::move(texts), vocab_size));
 }
 
 GrammarEngine::~GrammarEngine() = default;
@@ -146,8 +168,19 @@ std::uint32_t GrammarEngine::vocab_size() const {
 
 Result<CompiledGrammar> GrammarEngine::compile(GrammarKind kind, const std::string& text) {
   try {
-    return CompiledGrammar(std::make_shared<const CompiledGrammar::Inside>(
-        CompiledGrammar::Inside{inside_->compiler.CompileGrammar(parse(kind, text))}));
+    CompiledGrammar::Inside made;
+    made.eos_ids = inside_->vocabulary.GetStopTokenIds();
+    if (kind == GrammarKind::json_schema) {
+      std::string_view flags = text;
+      if (flags.starts_with(kEnforceAll)) flags.remove_prefix(kEnforceAll.size());
+      const bool closed = !flags.starts_with(kOpenObjects);
+      auto compiled = schema::CompiledSchema::compile(schema_of(text), {closed}, inside_->tries);
+      if (!compiled.ok()) return compiled.status();
+      made.schema = std::move(compiled).value();
+    } else {
+      made.grammar = inside_->compiler.CompileGrammar(parse(kind, text));
+    }
+    return CompiledGrammar(std::make_shared<const CompiledGrammar::Inside>(std::move(made)));
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& e) {
@@ -156,22 +189,32 @@ Result<CompiledGrammar> GrammarEngine::compile(GrammarKind kind, const std::stri
 }
 
 GrammarMatcher::GrammarMatcher(const CompiledGrammar& grammar, std::span<const Token> stop_ids) {
-  const xgrammar::CompiledGrammar& compiled = grammar.inside().grammar;
-  const xgrammar::TokenizerInfo vocabulary = compiled.GetTokenizerInfo();
-  const std::vector<std::string>& texts = vocabulary.GetDecodedVocab();
-  const std::vector<std::int32_t>& eos_ids = vocabulary.GetStopTokenIds();
+  const CompiledGrammar::Inside& of = grammar.inside();
   std::vector<Token> ends;
-  for (const Token id : stop_ids) {
-    if (id < 0 || id >= vocabulary.GetVocabSize()) continue;
-    const auto at = static_cast<std::size_t>(id);
-    const bool eos = std::find(eos_ids.begin(), eos_ids.end(), id) != eos_ids.end();
-    if (eos || at >= texts.size() || texts[at].empty()) ends.push_back(id);
+  const auto add_ends = [&](std::uint32_t size, const auto& has_text) {
+    for (const Token id : stop_ids) {
+      if (id < 0 || static_cast<std::uint32_t>(id) >= size) continue;
+      const bool eos = std::find(of.eos_ids.begin(), of.eos_ids.end(), id) != of.eos_ids.end();
+      if (eos || !has_text(static_cast<std::size_t>(id))) ends.push_back(id);
+    }
+    if (ends.empty()) ends = of.eos_ids;
+  };
+  if (of.schema) {
+    const schema::Vocabulary& known = of.schema->vocabulary();
+    add_ends(known.size(),
+             [&](std::size_t id) { return !known.text(static_cast<std::uint32_t>(id)).empty(); });
+    inside_ = std::make_unique<Inside>(
+        Inside{std::nullopt, schema::SchemaMatcher(of.schema), std::move(ends), false});
+    return;
   }
-  if (ends.empty()) ends = eos_ids;
+  const xgrammar::TokenizerInfo vocabulary = of.grammar->GetTokenizerInfo();
+  const std::vector<std::string>& texts = vocabulary.GetDecodedVocab();
+  add_ends(static_cast<std::uint32_t>(vocabulary.GetVocabSize()),
+           [&](std::size_t id) { return id < texts.size() && !texts[id].empty(); });
   std::optional<std::vector<int>> stops;
   if (!ends.empty()) stops = ends;
-  inside_ = std::make_unique<Inside>(
-      Inside{xgrammar::GrammarMatcher(compiled, std::move(stops)), std::move(ends), false});
+  inside_ = std::make_unique<Inside>(Inside{xgrammar::GrammarMatcher(*of.grammar, std::move(stops)),
+                                            std::nullopt, std::move(ends), false});
 }
 
 GrammarMatcher::~GrammarMatcher() = default;
@@ -182,9 +225,17 @@ bool GrammarMatcher::accept(Token token) {
   const std::vector<Token>& ends = inside_->ends;
   const bool end = std::find(ends.begin(), ends.end(), token) != ends.end();
   if (inside_->ended) return end;
-  if (!inside_->matcher.AcceptToken(token)) return false;
-  inside_->ended = end;
-  return true;
+  if (!inside_->schema) {
+    if (!inside_->matcher->AcceptToken(token)) return false;
+    inside_->ended = end;
+    return true;
+  }
+  if (end) {
+    inside_->ended = inside_->schema->may_end();
+    return inside_->ended;
+  }
+  const std::string_view text = inside_->vocabulary().text(static_cast<std::uint32_t>(token));
+  return token >= 0 && !text.empty() && inside_->schema->accept(text);
 }
 
 bool GrammarMatcher::fill(std::span<std::uint32_t> mask) const {
@@ -193,15 +244,23 @@ bool GrammarMatcher::fill(std::span<std::uint32_t> mask) const {
     for (const Token id : inside_->ends) set_bit(mask, id);
     return false;
   }
-  auto words = static_cast<std::int64_t>(mask.size());
-  DLTensor tensor{};
-  tensor.data = mask.data();
-  tensor.device = DLDevice{kDLCPU, 0};
-  tensor.ndim = 1;
-  tensor.dtype = xgrammar::GetBitmaskDLType();
-  tensor.shape = &words;
-  inside_->matcher.FillNextTokenBitmask(&tensor);
-  if (!inside_->matcher.IsCompleted()) return true;
+  bool may_end = false;
+  if (inside_->schema) {
+    inside_->schema->fill(mask);
+    for (const Token id : inside_->ends) clear_bit(mask, id);
+    may_end = inside_->schema->may_end();
+  } else {
+    auto words = static_cast<std::int64_t>(mask.size());
+    DLTensor tensor{};
+    tensor.data = mask.data();
+    tensor.device = DLDevice{kDLCPU, 0};
+    tensor.ndim = 1;
+    tensor.dtype = xgrammar::GetBitmaskDLType();
+    tensor.shape = &words;
+    inside_->matcher->FillNextTokenBitmask(&tensor);
+    may_end = inside_->matcher->IsCompleted();
+  }
+  if (!may_end) return true;
   for (const Token id : inside_->ends) clear_bit(mask, id);
   const bool more =
       std::any_of(mask.begin(), mask.end(), [](std::uint32_t word) { return word != 0; });
@@ -209,6 +268,9 @@ bool GrammarMatcher::fill(std::span<std::uint32_t> mask) const {
   return more;
 }
 
-bool GrammarMatcher::may_end() const { return inside_->ended || inside_->matcher.IsCompleted(); }
+bool GrammarMatcher::may_end() const {
+  if (inside_->ended) return true;
+  return inside_->schema ? inside_->schema->may_end() : inside_->matcher->IsCompleted();
+}
 
 }  // namespace baton

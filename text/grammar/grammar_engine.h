@@ -1,5 +1,6 @@
-// Grammars for a model's vocabulary, by xgrammar (Dong et al., https://arxiv.org/abs/2411.15100):
-// from a text to which tokens may come next. The only files that know xgrammar.
+// Grammars for a model's vocabulary: from a text to which tokens may come next. JSON Schemas by
+// text/schema/, all others by xgrammar (Dong et al., https://arxiv.org/abs/2411.15100), which only
+// these files know.
 #pragma once
 
 #include <cstddef>
@@ -21,14 +22,32 @@ namespace baton {
 inline constexpr std::size_t kTrialStackBytes = 4U << 20U;
 inline constexpr std::size_t kCompileStackBytes = 16U << 20U;
 
-/// A grammar made ready for one vocabulary. Immutable; the copies of its handle share it.
+/// In front of a JSON Schema, in this order: what cannot be enforced is an error; objects hold any
+/// keys that the schema allows, in any order.
+inline constexpr std::string_view kEnforceAll = "all ";
+inline constexpr std::string_view kOpenObjects = "open ";
+
+inline bool asks_for_all(GrammarKind kind, std::string_view text) {
+  return kind == GrammarKind::json_schema && text.starts_with(kEnforceAll);
+}
+/// A JSON Schema without what is in front of it.
+inline std::string_view schema_of(std::string_view text) {
+  if (text.starts_with(kEnforceAll)) text.remove_prefix(kEnforceAll.size());
+  if (text.starts_with(kOpenObjects)) text.remove_prefix(kOpenObjects.size());
+  return text;
+}
+
+/// A grammar made ready for one vocabulary. The copies of its handle share it; what a JSON Schema
+/// derives as sequences follow it is kept within bounds. Thread-safe.
 class CompiledGrammar {
  public:
   struct Inside;
   explicit CompiledGrammar(std::shared_ptr<const Inside> inside) : inside_(std::move(inside)) {}
   const Inside& inside() const { return *inside_; }
-  /// About so many bytes of memory.
+  /// About so many bytes of memory, now.
   std::size_t bytes() const;
+  /// Keywords of a JSON Schema that are not enforced, each with its path; empty: all are.
+  std::string unenforced() const;
 
  private:
   std::shared_ptr<const Inside> inside_;
@@ -44,11 +63,11 @@ class GrammarEngine {
   GrammarEngine(const GrammarEngine&) = delete;
   GrammarEngine& operator=(const GrammarEngine&) = delete;
 
-  /// json_schema: a JSON Schema; an object may hold nothing that its schema does not name, unless
-  /// that says so, and its keys come in the schema's order. regex: matched as a whole. ebnf: GBNF,
-  /// its first rule named root. structural_tag: xgrammar's structural tags, as JSON. An error
-  /// (invalid_argument) has xgrammar's reason. Neither time nor memory nor stack is bounded here:
-  /// see grammar_check.h.
+  /// json_schema: a JSON Schema; unless kOpenObjects is in front of it, an object may hold nothing
+  /// that its schema does not name, unless that says so, and its keys come in the schema's order.
+  /// regex: matched as a whole. ebnf: GBNF, its first rule named root. structural_tag: xgrammar's
+  /// structural tags, as JSON. An error (invalid_argument) has the reason. Neither time nor memory
+  /// nor stack is bounded here: see grammar_check.h.
   Result<CompiledGrammar> compile(GrammarKind kind, const std::string& text);
 
   std::uint32_t vocab_size() const;

@@ -40,6 +40,10 @@ void KeywordReader::read_reference() {
     }
     const auto& text = reference->get_ref<const std::string&>();
     const Json* target = tables_.document_.target(json_, keyword, text);
+    if (target == nullptr && text.starts_with("#") && keyword == std::string_view("$ref")) {
+      throw WrongSchema("$ref at #" + tables_.document_.path_of(json_) + ": '" +
+                        text.substr(0, 200) + "' is not in the schema");
+    }
     if (target == nullptr) {
       report(keyword, "'" + text.substr(0, 200) + "' is not in the schema");
     } else {

@@ -99,6 +99,10 @@ void KeywordReader::read_type() {
   if (type == nullptr) return;
   Table allowed;
   const Table all = tables_.everything();
+  const auto wrong = [&](const std::string& name) {
+    return WrongSchema("type at #" + tables_.document_.path_of(json_) + ": '" +
+                       name.substr(0, 100) + "' is no type of JSON Schema");
+  };
   const auto allow = [&](const std::string& name) {
     if (name == "null") {
       allowed.null = true;
@@ -125,12 +129,12 @@ void KeywordReader::read_type() {
     if (allow(type->get_ref<const std::string&>())) {
       table_ = allowed;
     } else {
-      report("type", "'" + type->get<std::string>() + "' is no type");
+      throw wrong(type->get<std::string>());
     }
     return;
   }
   for (const std::string& name : strings("type", *type)) {
-    if (!allow(name)) return report("type", "'" + name + "' is no type");
+    if (!allow(name)) throw wrong(name);
   }
   if (type->is_array() && table_.exact) table_ = allowed;
 }

@@ -23,6 +23,12 @@ class LimitError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// A schema is wrong.
+class WrongSchema : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 /// A set of texts: what may follow. Equal ids are equal sets; different ids may be.
 using Lang = std::uint32_t;
 inline constexpr Lang kNothing = 0;   // the empty set

@@ -17,6 +17,8 @@ Result<std::shared_ptr<SchemaGrammar>> SchemaGrammar::compile(std::string_view t
         std::make_unique<Automaton>(*made->tables_, made->languages_, options.closed);
     made->automaton_->visit_all();
     made->start_ = made->automaton_->start();
+  } catch (const WrongSchema& error) {
+    return invalid(error.what());
   } catch (const LimitError& error) {
     return invalid(std::string("the schema is too complex: ") + error.what());
   }

@@ -59,6 +59,7 @@ class SchemaMatcher {
   /// Bits of the tokens that may come next; all others are cleared. False: there are none.
   bool fill(std::span<std::uint32_t> mask);
   bool may_end();
+  const Vocabulary& vocabulary() const { return schema_->vocabulary(); }
 
  private:
   void catch_up(bool afresh);

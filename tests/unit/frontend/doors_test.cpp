@@ -575,7 +575,7 @@ TEST(Responses, ItemsBecomeMessages) {
 TEST(Responses, FieldsOfTheRequest) {
   const ParsedRequest schema = kPlainResponses.take(response(
       R"(,"text":{"format":{"type":"json_schema","name":"n","strict":true,"schema":{"type":"object","properties":{"z":{},"a":{}}}}})"));
-  EXPECT_EQ(schema.sampling.grammar, R"({"type":"object","properties":{"z":{},"a":{}}})");
+  EXPECT_EQ(schema.sampling.grammar, R"(all {"type":"object","properties":{"z":{},"a":{}}})");
   EXPECT_EQ(schema.grammar_field, "text.format.schema");
   EXPECT_EQ(kPlainResponses.take(response(R"(,"max_output_tokens":5)")).sampling.max_tokens, 5U);
   EXPECT_EQ(

@@ -124,6 +124,21 @@ TEST(GrammarChecker, WhatExplodesIsRefusedInTime) {
   EXPECT_TRUE(ask(checker, GrammarKind::regex, "[0-9]+").ok()) << "it goes on afterwards";
 }
 
+TEST(GrammarChecker, NamesWhatIsNotEnforced) {
+  GrammarChecker checker(options());
+  const std::string schema = R"({"properties":{"a":{"type":"array","uniqueItems":true}}})";
+  const std::string named = "uniqueItems at #/properties/a";
+  for (int again = 0; again < 2; ++again) {  // the second time it is remembered
+    const Status reported = ask(checker, GrammarKind::json_schema, schema);
+    EXPECT_TRUE(reported.ok());
+    EXPECT_EQ(reported.message().rfind(named, 0), 0U) << reported.message();
+    const Status refused = ask(checker, GrammarKind::json_schema, "all " + schema);
+    EXPECT_EQ(refused.code(), ErrorCode::invalid_argument);
+    EXPECT_NE(refused.message().find(named), std::string::npos) << refused.message();
+  }
+  EXPECT_EQ(ask(checker, GrammarKind::json_schema, "all open {}").message(), "");
+}
+
 TEST(GrammarChecker, WhatIsSmallDoesNotWaitForWhatIsCostly) {
   GrammarChecker::Options made = options();
   made.cpu = 5 * kSecond;

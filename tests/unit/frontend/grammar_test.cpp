@@ -52,6 +52,31 @@ TEST(Grammar, WhatIsDrawnMatchesItsSchema) {
   }
 }
 
+TEST(Grammar, ASchemasKeywordsAreEnforced) {
+  const CompiledGrammar grammar = compiled(
+      GrammarKind::json_schema,
+      R"({"allOf":[{"type":"integer","minimum":10},{"not":{"multipleOf":2}},{"maximum":99}]})");
+  EXPECT_EQ(grammar.unenforced(), "");
+  for (unsigned seed = 0; seed < 30; ++seed) {
+    const std::string text = random_text(grammar, seed).value_or("0");
+    const int value = std::stoi(text);
+    EXPECT_TRUE(value >= 10 && value <= 99 && value % 2 == 1) << text;
+  }
+}
+
+TEST(Grammar, OpenObjectsHoldOtherKeys) {
+  const std::string schema =
+      R"({"type":"object","properties":{"a":{"type":"null"}},"maxProperties":1,"minProperties":1})";
+  std::size_t others = 0;
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    const auto closed = random_text(compiled(GrammarKind::json_schema, schema), seed);
+    EXPECT_TRUE(!closed || Json::parse(*closed).contains("a")) << *closed;
+    const auto open = random_text(compiled(GrammarKind::json_schema, "open " + schema), seed);
+    if (open && !Json::parse(*open).contains("a")) ++others;
+  }
+  EXPECT_GT(others, 5U);
+}
+
 TEST(Grammar, AnyObject) {
   const CompiledGrammar grammar = compiled(GrammarKind::json_schema, R"({"type":"object"})");
   std::size_t members = 0;

@@ -230,7 +230,6 @@ TEST(Schema, WhatIsNotEnforcedIsNamed) {
   EXPECT_EQ(unenforced(R"({"properties":{"a/b":{"pattern":"\\bx"}}})"), "pattern /properties/a~1b");
   EXPECT_EQ(unenforced(R"({"format":"regex"})"), "format ");
   EXPECT_EQ(unenforced(R"({"multipleOf":0.1234567891})"), "multipleOf ");
-  EXPECT_EQ(unenforced(R"({"type":"float"})"), "type ");
   // What is not enforced must not be denied either.
   const std::string denied = R"({"not":{"pattern":"(a)\\1"}})";
   EXPECT_EQ(unenforced(denied), "pattern /not");
@@ -247,6 +246,12 @@ TEST(Schema, WhatNothingMatchesIsRefused) {
     ASSERT_FALSE(made.ok()) << schema;
     EXPECT_EQ(made.status().message(), "nothing matches the schema");
   }
+}
+
+TEST(Schema, AWrongTypeIsRefused) {
+  const auto made = SchemaGrammar::compile(R"({"properties":{"a":{"type":"colour"}}})", {});
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(made.status().message(), "type at #/properties/a: 'colour' is no type of JSON Schema");
 }
 
 TEST(Schema, WhitespaceIsBounded) {
