@@ -28,6 +28,10 @@ inline constexpr std::string_view kReturnMark = "<|return|>";
 inline constexpr std::string_view kFunctions = "functions.";
 inline constexpr std::string_view kSpace = " \t\r\n";
 
+inline bool holds(std::string_view text, std::string_view part) {
+  return text.find(part) != text.npos;
+}
+
 inline std::string_view trimmed_front(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of(kSpace), text.size()));
 }

@@ -9,8 +9,6 @@
 namespace baton {
 namespace {
 
-bool holds(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
-
 /// More opening marks without a call behind them, and a reply is not searched for calls any more.
 constexpr std::uint32_t kMaxRefused = 64;
 

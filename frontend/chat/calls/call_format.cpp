@@ -115,8 +115,6 @@ constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
     {"harmony", "openai"},        {"gpt_oss", "openai"},          {"cohere_command3", "command_r"},
     {"minimax", "minimax_m2"},    {"granite-20b-fc", "granite"}};
 
-bool holds(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
-
 /// The name of the format; empty: none that is known. The first that fits counts.
 std::string_view shown_in(std::string_view text) {
   const auto has = [&](std::string_view part) { return holds(text, part); };

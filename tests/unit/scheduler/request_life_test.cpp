@@ -471,7 +471,7 @@ TEST_F(Grammars, ARowWithoutItsGrammarIsDrawnLater) {
   ASSERT_EQ(result.sequences.size(), 1U);
   result.sequences.clear();
   result.tokens.clear();
-  result.failed.push_back({.sequence = c.find(1)->source, .grammar_missing = true});
+  result.failed.push_back({.sequence = c.find(1)->source, .reason = "", .grammar_missing = true});
   c.from_worker(mixed, result);
   c.turn();
   EXPECT_EQ(c.phase(1), Phase::prefill) << "it has a place and waits";

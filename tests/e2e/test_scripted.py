@@ -1,0 +1,157 @@
+"""What a model says and what clients receive, through a checkpoint that says what it is told (scripted_model.py).
+
+Tokens of that checkpoint are single bytes, so streams are cut at every byte of the reply.
+"""
+
+import http.client
+import json
+import pathlib
+import unittest
+
+import folders
+import scripted_model
+from cluster import MIXED, Cluster
+
+TOOLS = [{"type": "function", "function": {
+    "name": "write_file", "description": "Writes a file.",
+    "parameters": {"type": "object", "properties": {"path": {"type": "string"}, "text": {"type": "string"},
+                                                    "mode": {"type": "integer"}}, "required": ["path"]}}}]
+ARGUMENTS = {"path": "src/ä \"b\".py", "text": "a\n\tif x < 1 </y>:\n", "mode": 420}
+
+
+def chatml(example):
+    """ChatML with a family's format of calls shown, as published templates show it to the model."""
+    return ("{%- if tools %}<|im_start|>system\nCalls look so: " + example + "\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+            + scripted_model.CHATML)
+
+
+CALL = json.dumps({"name": "write_file", "arguments": ARGUMENTS}, ensure_ascii=False)
+RAW = [("path", ARGUMENTS["path"]), ("text", ARGUMENTS["text"]), ("mode", "420")]
+DUMPED = json.dumps(ARGUMENTS)
+# format -> (marks, what its template shows, what the model says)
+FORMATS = {
+    "hermes": (["<tool_call>", "</tool_call>"], "<tool_call>\n{}\n</tool_call>", f"<tool_call>\n{CALL}\n</tool_call>"),
+    "mistral": (["[TOOL_CALLS]", "[ARGS]"], "[TOOL_CALLS]name[ARGS]{}", f"[TOOL_CALLS]write_file[ARGS]{DUMPED}"),
+    "llama3_json": (["<|python_tag|>"], "ipython: {'name': 'f', \"parameters\": {}}",
+                    json.dumps({"name": "write_file", "parameters": ARGUMENTS})),
+    "qwen3_xml": (["<tool_call>", "</tool_call>"], "<tool_call><function=f><parameter=p>",
+                  "<tool_call>\n<function=write_file>\n"
+                  + "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in RAW)
+                  + "</function>\n</tool_call>"),
+    "glm45": (["<tool_call>", "</tool_call>"], "<tool_call>f<arg_key>k</arg_key>",
+              "<tool_call>write_file\n" + "".join(f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n"
+                                                  for key, value in RAW) + "</tool_call>"),
+    "deepseek_v31": (["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>",
+                      "<｜tool▁sep｜>"], "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>",
+                     f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>write_file<｜tool▁sep｜>{DUMPED}<｜tool▁call▁end｜>"
+                     "<｜tool▁calls▁end｜>"),
+    "kimi_k2": (["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
+                 "<|tool_call_argument_begin|>", "<|tool_call_end|>"], "<|tool_call_begin|>",
+                "<|tool_calls_section_begin|><|tool_call_begin|>functions.write_file:0<|tool_call_argument_begin|>"
+                f"{DUMPED}<|tool_call_end|><|tool_calls_section_end|>"),
+}
+
+
+class Scripted(unittest.TestCase):
+    def serve(self, marks=(), template=scripted_model.CHATML):
+        folder = pathlib.Path(folders.temporary(self, "baton-scripted-")) / "model"
+        self.script = scripted_model.write(folder, template, ["<|im_start|>", "<|im_end|>", *marks])
+        self.cluster = Cluster(workers=MIXED, model=folder)
+        self.addCleanup(self.cluster.__exit__, None)
+        self.cluster.__enter__()
+        self.port = next(iter(self.cluster.frontends.values()))
+
+    def post(self, path, body):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
+
+    def chat(self, said, **options):
+        body = {"messages": [{"role": "user", "content": self.script(said)}], "temperature": 0, "max_tokens": 1500, **options}
+        status, text = self.post("/v1/chat/completions", body)
+        self.assertEqual(status, 200, text)
+        return json.loads(text)["choices"][0]
+
+    def stream(self, said, **options):
+        """The same reply out of a stream: content, calls and the finish reason."""
+        body = {"messages": [{"role": "user", "content": self.script(said)}], "temperature": 0, "max_tokens": 1500,
+                "stream": True, **options}
+        status, text = self.post("/v1/chat/completions", body)
+        self.assertEqual(status, 200, text)
+        content, calls, reason = "", [], None
+        for line in text.splitlines():
+            if not line.startswith("data: {"):
+                continue
+            for choice in json.loads(line[6:])["choices"]:
+                content += choice["delta"].get("content") or ""
+                for call in choice["delta"].get("tool_calls", []):
+                    if call["index"] == len(calls):
+                        calls.append({"name": call["function"]["name"], "arguments": ""})
+                    calls[call["index"]]["arguments"] += call["function"]["arguments"]
+                reason = choice["finish_reason"] or reason
+        return content, calls, reason
+
+    def test_the_model_says_what_it_is_told(self):
+        self.serve()
+        for said in ("Hello, world!", "Grüße, 日本 🚀\n\n{\"a\": 1}", "a" * 1400):
+            self.assertEqual(self.chat(said)["message"]["content"], said)
+            self.assertEqual(self.stream(said), (said, [], "stop"))
+
+    def test_calls_of_every_format(self):
+        for name, (marks, shown, said) in FORMATS.items():
+            with self.subTest(name):
+                self.serve(marks, chatml(shown))
+                choice = self.chat(said, tools=TOOLS)
+                (call,) = choice["message"]["tool_calls"]
+                self.assertEqual(call["function"]["name"], "write_file")
+                self.assertEqual(json.loads(call["function"]["arguments"]), ARGUMENTS)
+                self.assertEqual(choice["finish_reason"], "tool_calls")
+                self.assertFalse(choice["message"]["content"])
+                content, calls, reason = self.stream(said, tools=TOOLS)
+                self.assertEqual((content, reason), ("", "tool_calls"))
+                self.assertEqual([json.loads(call["arguments"]) for call in calls], [ARGUMENTS])
+                # Without tools, and cut off in the middle, it is text.
+                self.assertNotIn("tool_calls", self.chat(said)["message"])
+                cut = self.chat(said, tools=TOOLS, max_tokens=60)
+                self.assertNotIn("tool_calls", cut["message"])
+                self.assertEqual(cut["finish_reason"], "length")
+                self.assertTrue(cut["message"]["content"])
+                self.assertEqual(self.stream(said, tools=TOOLS, max_tokens=60)[1:], ([], "length"))
+                self.cluster.__exit__(None)
+
+    def test_no_api_reports_a_call_that_was_not_said(self):
+        marks, shown, said = FORMATS["hermes"]
+        self.serve(marks, chatml(shown))
+        raw = "<tool_call>\n{\"name\": \"write_file\", \"arguments\": {\"path\": \"a\nb\"}}\n</tool_call>"
+        call = self.chat(raw, tools=TOOLS)["message"]["tool_calls"][0]["function"]
+        self.assertEqual(json.loads(call["arguments"]), {"path": "a\nb"})
+        for bad in (said.replace("write_file", "erase_disk"), said.replace("\"path\":", "\"path\""),
+                    "<tool_call>\n{\"name\": \"write_file\", \"arguments\": [1]}\n</tool_call>"):
+            choice = self.chat(bad, tools=TOOLS)
+            self.assertNotIn("tool_calls", choice["message"], bad)
+            self.assertEqual(choice["finish_reason"], "stop")
+            self.assertEqual(choice["message"]["content"], bad)
+            self.assertEqual(self.stream(bad, tools=TOOLS), (bad, [], "stop"))
+        function = TOOLS[0]["function"]
+        for said_too, length in ((said, 60), (said.replace("\"path\":", "\"path\""), 1500)):
+            status, text = self.post("/v1/messages", {
+                "model": "demo", "max_tokens": length, "temperature": 0,
+                "messages": [{"role": "user", "content": self.script(said_too)}],
+                "tools": [{"name": function["name"], "input_schema": function["parameters"]}]})
+            self.assertEqual(status, 200, text)
+            reply = json.loads(text)
+            self.assertEqual([block["type"] for block in reply["content"]], ["text"])
+            self.assertEqual(reply["stop_reason"], "max_tokens" if length == 60 else "end_turn")
+            status, text = self.post("/api/chat", {
+                "model": "demo", "stream": False, "tools": TOOLS, "options": {"num_predict": length, "temperature": 0},
+                "messages": [{"role": "user", "content": self.script(said_too)}]})
+            self.assertEqual(status, 200, text)
+            self.assertNotIn("tool_calls", json.loads(text)["message"])
+
+
+if __name__ == "__main__":
+    unittest.main()
