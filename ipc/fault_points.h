@@ -62,7 +62,6 @@ enum class Fault : std::uint8_t {
   gathered_kept,             // blocks that a sequence was to be gathered in stay its own
   foreign_read_short,        // another worker's block is given away before the last step reads it
   moved_before_copies,       // a sequence moves to another worker while its host copies run
-  last_leaver_forgotten,     // an empty fair queue does not remember which tenant left it last
   spoiled_pool_kept,         // a pool is kept although its writer has died of a fault
   given_role_forgotten,      // a worker's next process loses the role that an operator gave it
 };

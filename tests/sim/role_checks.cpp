@@ -40,7 +40,14 @@ void RoleChecks::note_word(const State& state, const Event& event) {
     }
   } else if (const auto* from = std::get_if<FromWorker>(&event)) {
     const auto* m = std::get_if<Register>(&from->message);
-    if (m != nullptr && m->held && !known(m->name)) words_[m->name] = m->role;
+    if (m == nullptr || !m->held) return;
+    // Of two processes of a name that bring different words, either may be the later one.
+    const auto word = words_.find(m->name);
+    if (!known(m->name)) {
+      words_[m->name] = m->role;
+    } else if (word != words_.end() && word->second != m->role) {
+      words_.erase(word);
+    }
   }
 }
 

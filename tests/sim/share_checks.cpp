@@ -1,7 +1,6 @@
 #include "tests/sim/share_checks.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace baton::sim {
 
@@ -106,42 +105,6 @@ std::string ShareChecks::check_races(const State& state) {
              " may be";
     }
   }
-  return "";
-}
-
-std::string ShareChecks::check_returns(const State& state) {
-  if (scenario_.tenants == 0) return "";
-  const Tenants& tenants = state.tenants;
-  std::map<std::int32_t, std::set<TenantIndex>> queued;
-  for (const auto& [priority, line] : lines_) queued[priority];
-  for (const TenantIndex i : tenants.queued()) queued[tenants.of(i).priority].insert(i);
-  const auto least = [&](const std::set<TenantIndex>& among) {
-    double counter = std::numeric_limits<double>::infinity();
-    for (const TenantIndex i : among) counter = std::min(counter, counters_[i]);
-    return counter;
-  };
-  for (const auto& [priority, now] : queued) {
-    Line& line = lines_[priority];
-    std::set<TenantIndex> stayed;
-    std::set<TenantIndex> left;
-    for (const TenantIndex i : line.queued) (now.contains(i) ? stayed : left).insert(i);
-    // What happened within one event has no order here: the least that may be asked for counts, by
-    // the counters before it.
-    std::set<TenantIndex> beside = stayed;
-    if (stayed.empty()) {
-      beside = line.last;
-      beside.insert(left.begin(), left.end());
-    }
-    for (const TenantIndex i : now) {
-      if (line.queued.contains(i) || beside.empty()) continue;
-      if (tenants.of(i).counter + 1e-9 < least(beside))
-        return "tenant '" + tenants.of(i).name + "' comes to the queue with a claim saved up";
-    }
-    if (!left.empty()) line.last = left;
-    line.queued = now;
-  }
-  counters_.clear();
-  for (const Tenant& tenant : tenants.all()) counters_.push_back(tenant.counter);
   return "";
 }
 

@@ -85,7 +85,6 @@ constexpr Planted kPlanted[] = {
     {Fault::gathered_kept, "gathered_kept", 18},
     {Fault::foreign_read_short, "foreign_read_short", 3590},
     {Fault::moved_before_copies, "moved_before_copies", 16703},
-    {Fault::last_leaver_forgotten, "last_leaver_forgotten", 182},
     {Fault::given_role_forgotten, "given_role_forgotten", 76},
 };
 

@@ -101,8 +101,7 @@ void SimScheduler::turn() {
   if (!alive) return;
   check_audit("plan");
   check_calm();
-  std::string shares = shares_.check(state);
-  if (shares.empty()) shares = shares_.check_returns(state);
+  const std::string shares = shares_.check(state);
   if (!shares.empty()) world_.fail(shares);
 }
 
@@ -277,8 +276,6 @@ void SimScheduler::apply_now(Event&& event) {
   check_faulted(told);
   const std::string roles = world_.role_checks().after(state, tick, world_.now());
   if (!roles.empty()) world_.fail(roles);
-  const std::string returns = shares_.check_returns(state);
-  if (!returns.empty()) world_.fail(returns);
   if (stale != nullptr && (stale->compute.done != done || state.pulls.size() != open ||
                            state.counters.terms_ended != terms)) {
     world_.fail("the scheduler believes a message of an ended term of " + stale->name());

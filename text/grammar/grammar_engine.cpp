@@ -37,6 +37,7 @@ struct GrammarMatcher::Inside {
   mutable std::optional<schema::SchemaMatcher> schema;
   std::vector<Token> ends;
   bool ended = false;
+  std::uint32_t vocab_size = 0;
   const schema::Vocabulary& vocabulary() const { return schema->vocabulary(); }
 };
 
@@ -203,8 +204,9 @@ GrammarMatcher::GrammarMatcher(const CompiledGrammar& grammar, std::span<const T
     const schema::Vocabulary& known = of.schema->vocabulary();
     add_ends(known.size(),
              [&](std::size_t id) { return !known.text(static_cast<std::uint32_t>(id)).empty(); });
-    inside_ = std::make_unique<Inside>(
-        Inside{std::nullopt, schema::SchemaMatcher(of.schema), std::move(ends), false});
+    inside_ = std::make_unique<Inside>(Inside{std::nullopt, schema::SchemaMatcher(of.schema),
+                                              std::move(ends), false,
+                                              static_cast<std::uint32_t>(known.size())});
     return;
   }
   const xgrammar::TokenizerInfo vocabulary = of.grammar->GetTokenizerInfo();
@@ -214,7 +216,8 @@ GrammarMatcher::GrammarMatcher(const CompiledGrammar& grammar, std::span<const T
   std::optional<std::vector<int>> stops;
   if (!ends.empty()) stops = ends;
   inside_ = std::make_unique<Inside>(Inside{xgrammar::GrammarMatcher(*of.grammar, std::move(stops)),
-                                            std::nullopt, std::move(ends), false});
+                                            std::nullopt, std::move(ends), false,
+                                            static_cast<std::uint32_t>(vocabulary.GetVocabSize())});
 }
 
 GrammarMatcher::~GrammarMatcher() = default;
@@ -259,6 +262,10 @@ bool GrammarMatcher::fill(std::span<std::uint32_t> mask) const {
     tensor.shape = &words;
     inside_->matcher->FillNextTokenBitmask(&tensor);
     may_end = inside_->matcher->IsCompleted();
+    // xgrammar sets the last word's bits beyond the vocabulary, too.
+    if (const std::uint32_t used = inside_->vocab_size % 32U; used != 0) {
+      mask[inside_->vocab_size / 32U] &= (1U << used) - 1U;
+    }
   }
   if (!may_end) return true;
   for (const Token id : inside_->ends) clear_bit(mask, id);

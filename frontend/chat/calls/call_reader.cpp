@@ -5,7 +5,6 @@
 
 #include "frontend/chat/ordered_json.h"
 #include "frontend/chat/reply_marks.h"
-#include "frontend/core/json_reader.h"
 #include "frontend/http/sse.h"
 
 namespace baton {
@@ -55,7 +54,7 @@ std::optional<std::string> arguments_of(std::string_view json) {
   const std::string_view bare = trimmed_back(trimmed_front(json));
   if (bare.empty() || bare == "null") return "{}";
   const std::string text = escape_controls(bare);
-  if (!parse_json_object(text).ok()) return std::nullopt;
+  if (text.front() != '{' || !nlohmann::json::accept(text)) return std::nullopt;
   return copy_json(text, SpecialGuard());
 }
 
@@ -66,8 +65,11 @@ CallReader::State CallReader::read(std::string_view text) {
     return give(0);
   }
   switch (step_) {
-    case Step::opening:
-      return read_opening(text);
+    case Step::opening: {
+      const State state = read_opening(text);
+      const bool open = state == State::more && step_ == Step::opening;
+      return open && text.size() > kMaxOpening ? State::failed : state;
+    }
     case Step::item:
       return read_item(text);
     case Step::object:
@@ -102,7 +104,6 @@ CallReader::State CallReader::finish(std::string_view text) {
 
 /// Up to where the name, the object or the list begins.
 CallReader::State CallReader::read_opening(std::string_view text) {
-  if (text.size() > kMaxOpening + kMaxNameBytes) return State::failed;
   std::size_t begin = 0;
   const auto skip_space = [&] { begin = text.size() - trimmed_front(text.substr(begin)).size(); };
   for (const std::string_view open : format_->opens) {
@@ -172,15 +173,17 @@ CallReader::State CallReader::read_name(std::string_view text, std::size_t begin
   if (end == window.npos) return window.size() < name.size() ? State::failed : State::more;
   std::size_t json = static_cast<std::size_t>(name.data() - text.data()) + end;
   name = trimmed_back(trimmed_front(name.substr(0, end)));
-  if (either) {
-    const std::size_t brace = text.find('{', json);
-    if (brace == text.npos) return State::more;
-    const std::string_view between = text.substr(json, brace - json);
-    if (between.starts_with(kCallIdMark)) {
-      const std::string_view id = between.substr(kCallIdMark.size());
-      found_.id = id.substr(0, id.find(kArgumentsMark));
+  if (either) {  // [CALL_ID]ID, [ARGS], both or neither
+    std::string_view behind = text.substr(json);
+    if (behind.starts_with(kCallIdMark)) {
+      const std::string_view id = behind.substr(kCallIdMark.size(), kMaxNameBytes);
+      const std::size_t id_end = std::min(id.find(kArgumentsMark), id.find('{'));
+      if (id_end == id.npos) return id.size() == kMaxNameBytes ? State::failed : State::more;
+      found_.id = trimmed_back(trimmed_front(id.substr(0, id_end)));
+      json += kCallIdMark.size() + id_end;
+      behind = text.substr(json);
     }
-    json = brace;
+    if (behind.starts_with(kArgumentsMark)) json += kArgumentsMark.size();
   } else {
     json += format_->name_end.size();
   }
@@ -296,9 +299,9 @@ bool CallReader::take_string() {
 /// `open`: its last bracket is missing; then its arguments must have been said.
 CallReader::State CallReader::end_object(const std::string& json, std::size_t end, bool open) {
   std::string text = escape_controls(json) + (open ? "}" : "");
-  auto parsed = parse_json_object(text);
-  if (!parsed.ok()) return State::failed;
-  const nlohmann::json* object = &parsed.value();
+  const nlohmann::json parsed = nlohmann::json::parse(text, nullptr, false);
+  if (!parsed.is_object()) return State::failed;
+  const nlohmann::json* object = &parsed;
   if (const auto* inner = member(*object, "function"); inner != nullptr && inner->is_object()) {
     text = copy_members(text, {"function"}, SpecialGuard())["function"];
     object = inner;

@@ -249,6 +249,15 @@ TEST_P(CallFormats, CallsAreReadHoweverTheyAreCut) {
   }
 }
 
+TEST_P(CallFormats, ALongCallMayComeInOnePiece) {
+  const CallFormat& format = *call_format(GetParam());
+  const std::vector<Call> calls = {{"search-web", Json{{"text", std::string(5000, 'x')}}}};
+  const std::string reply = written(format, calls);
+  for (const std::size_t piece : {std::size_t{1}, std::size_t{1500}, reply.size()}) {
+    EXPECT_TRUE(same(read(format, reply, piece).calls, calls)) << piece;
+  }
+}
+
 /// Cut off at any byte: each call that was not whole is text.
 TEST_P(CallFormats, WhatIsCutOffIsThatCallOrText) {
   const CallFormat& format = *call_format(GetParam());

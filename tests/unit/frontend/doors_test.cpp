@@ -195,13 +195,7 @@ data: {"type":"content_block_start","index":1,"content_block":{"type":"tool_use"
                   R"(","name":"f","input":{}}}
 
 event: content_block_delta
-data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"{"}}
-
-event: content_block_delta
-data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"\"a\":"}}
-
-event: content_block_delta
-data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"1}"}}
+data: {"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"{\"a\":1}"}}
 
 event: content_block_stop
 data: {"type":"content_block_stop","index":1}
@@ -244,11 +238,12 @@ TEST(Messages, WholeReplies) {
   EXPECT_EQ(ending(stops, {FinishReason::stop, "User:"}), "end_turn null") << "the format's own";
   EXPECT_EQ(ending(stops, {FinishReason::stop, {}}), "end_turn null");
   EXPECT_EQ(ending("", {FinishReason::length, {}}), "max_tokens null");
-  // Cut off inside a call: no object yet.
+  // Cut off inside a call: no call was said.
   const Json cut = Json::parse(reply(kMessages.take(message(kAnthropicTools)),
                                      {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b"},
                                      {FinishReason::length, {}}));
-  EXPECT_EQ(cut["content"][0]["input"], Json::object());
+  EXPECT_EQ(cut["content"].size(), 1U);
+  EXPECT_EQ(cut["content"][0]["type"], "text");
   EXPECT_EQ(cut["stop_reason"], "max_tokens");
 }
 
@@ -503,9 +498,7 @@ response.output_item.done {"item":{"content":[{"text":"why not","type":"reasonin
 response.output_item.added {"item":{"arguments":"","call_id":")" +
           id +
           R"(","id":"fc_42_1","name":"f","status":"in_progress","type":"function_call"},"output_index":1}
-response.function_call_arguments.delta {"delta":"{","item_id":"fc_42_1","output_index":1}
-response.function_call_arguments.delta {"delta":"\"a\":","item_id":"fc_42_1","output_index":1}
-response.function_call_arguments.delta {"delta":"1}","item_id":"fc_42_1","output_index":1}
+response.function_call_arguments.delta {"delta":"{\"a\":1}","item_id":"fc_42_1","output_index":1}
 response.function_call_arguments.done {"arguments":"{\"a\":1}","item_id":"fc_42_1","name":"f","output_index":1}
 response.output_item.done {"item":{"arguments":"{\"a\":1}","call_id":")" +
           id +

@@ -214,6 +214,8 @@ TEST(ReplyParser, CallsThatAreCutOffOrBroken) {
        "[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{}}] [TOOL_CALLS]g[ARGS]{} [TOOL",
        "T:f({})|T:g({})|C:[TOOL"},
       text(kMistral, "[TOOL_CALLS][5]"),
+      text(kMistral, "[TOOL_CALLS]f[ARGS]No. Say: {\"a\": 1}"),
+      text(kMistral, "[TOOL_CALLS]f[ARGS][{\"a\": 1}]"),
       text(kMistral, "[TOOL_CALLS]{}"),
       text(kLlama, "{\"name\": \"f\", \"parameters\": {\"a\": 1"),
       {kLlama, "", true, "{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}} and so",

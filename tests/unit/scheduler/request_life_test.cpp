@@ -472,10 +472,16 @@ TEST_F(Grammars, ARowWithoutItsGrammarIsDrawnLater) {
   result.sequences.clear();
   result.tokens.clear();
   result.failed.push_back({.sequence = c.find(1)->source, .reason = "", .grammar_missing = true});
+  const auto sampling = [&] {
+    const auto& steps = c.worker("mixed0").compute.steps;
+    return std::count_if(steps.begin(), steps.end(),
+                         [](const InFlightStep& step) { return step.samples != 0; });
+  };
+  const auto before = sampling();
   c.from_worker(mixed, result);
   c.turn();
   EXPECT_EQ(c.phase(1), Phase::prefill) << "it has a place and waits";
-  for (const InFlightStep& step : c.worker("mixed0").compute.steps) EXPECT_EQ(step.samples, 0U);
+  EXPECT_EQ(sampling(), before - 1) << "no step that was planned since draws";
   EXPECT_EQ(c.sent<PrepareGrammar>(mixed).size(), 2U);
   compiled(mixed);
   c.run();
