@@ -24,8 +24,8 @@ struct FoundCall {
   std::string arguments;  // compact JSON, an object
 };
 
-/// A value. Reads one section of calls, linear in its bytes. The caller keeps the text and passes
-/// it whole each time; what it may forget is said by used().
+/// Copyable. Reads one section of calls in linear time. The caller keeps the text and passes all of
+/// it each time; it may drop the first used() bytes.
 class CallReader {
  public:
   enum class State : std::uint8_t {
