@@ -7,6 +7,7 @@
 
 #include "text/schema/char_set.h"
 #include "text/schema/regex_nfa.h"
+#include "text/schema/tables.h"
 
 namespace baton::schema {
 
@@ -38,21 +39,6 @@ int hex_value(char32_t c) {
   if (c >= 'a' && c <= 'f') return static_cast<int>(c - 'a') + 10;
   if (c >= 'A' && c <= 'F') return static_cast<int>(c - 'A') + 10;
   return -1;
-}
-
-std::u32string code_points(std::string_view text) {
-  std::u32string out;
-  for (std::size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    const std::size_t length = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-    char32_t c = length == 1 ? lead : lead & (0x7FU >> length);
-    for (std::size_t k = 1; k < length && i + k < text.size(); ++k) {
-      c = (c << 6U) | (static_cast<unsigned char>(text[i + k]) & 0x3FU);
-    }
-    out += c;
-    i += length;
-  }
-  return out;
 }
 
 class Parser {
@@ -423,7 +409,7 @@ bool has_look(const Piece& piece) {
 
 Result<Pattern> compile_pattern(std::string_view pattern) {
   try {
-    const Piece choice = Parser(code_points(pattern)).run();
+    const Piece choice = Parser(to_code_points(pattern)).run();
     Pattern out;
     if (!has_look(choice)) {
       out.push_back({{PatternCompiler().finish({&choice}), false}});

@@ -7,7 +7,7 @@
 #include "frontend/chat/calls/call_reader.h"
 #include "frontend/chat/json_scanner.h"
 #include "frontend/http/sse.h"
-#include "ipc/utf8.h"
+#include "text/tokenizer/unicode.h"
 
 namespace baton {
 namespace {
@@ -16,24 +16,6 @@ constexpr int kMaxDepth = 32;
 
 bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (c >= '0' && c <= '9');
-}
-
-void append_utf8(std::string& out, std::uint32_t code) {
-  if (code < 0x80) {
-    out += static_cast<char>(code);
-  } else if (code < 0x800) {
-    out += static_cast<char>(0xC0U | (code >> 6U));
-    out += static_cast<char>(0x80U | (code & 0x3FU));
-  } else if (code < 0x10000) {
-    out += static_cast<char>(0xE0U | (code >> 12U));
-    out += static_cast<char>(0x80U | ((code >> 6U) & 0x3FU));
-    out += static_cast<char>(0x80U | (code & 0x3FU));
-  } else {
-    out += static_cast<char>(0xF0U | (code >> 18U));
-    out += static_cast<char>(0x80U | ((code >> 12U) & 0x3FU));
-    out += static_cast<char>(0x80U | ((code >> 6U) & 0x3FU));
-    out += static_cast<char>(0x80U | (code & 0x3FU));
-  }
 }
 
 /// Reads literals as JSON. Every function returns false where the text is something else.
