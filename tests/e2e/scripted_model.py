@@ -1,7 +1,8 @@
 """A checkpoint that answers with a text that the client chooses.
 
 A last message `N|TEXT` (N: tokens of TEXT) is answered with TEXT, then the end of the turn. `script(text)` writes such a
-message. Everything else of the server is real, so tests decide what a model "says" and watch what clients receive:
+message. `script.anywhere(text)` writes one that may stand anywhere in the prompt, with other text around it; the last one of a
+prompt counts. Everything else of the server is real, so tests decide what a model "says" and watch what clients receive:
 
     folder = scripted_model.write(path, template=CHATML, marks=["<|im_start|>", "<|im_end|>", "<think>"], end="<|im_end|>")
     client.chat([{"role": "user", "content": scripted_model.script("<think>\\nhm\\n</think>\\n\\nyes")}])
@@ -31,6 +32,7 @@ THETA = 400.0              # base of the frequencies: 1 .. 1/THETA radians a tok
 CONTEXT = 16384            # max_position_embeddings
 FIRST_ALIAS = 0xE000       # private-use characters: aliases of marks
 PADDING = chr(0xF8FF)      # the padding's character, an alias of the end of the turn
+OPEN, CLOSE = chr(0xF8FD), chr(0xF8FE)  # around a script that may stand anywhere
 
 CHATML = """{%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' + (message.content or '') + '<|im_end|>\\n' }}
@@ -66,12 +68,25 @@ class Script:
         tokens = len(text.encode()) - 2 * special  # an alias: 3 bytes, one token
         return f"{tokens}|{text}"
 
+    def anywhere(self, text):
+        return OPEN + self(text) + CLOSE
 
-def wrap(template, marks):
-    """The template, with TEXT of the last message padded to DISTANCE (Jinja)."""
+
+def wrap(template, marks, distance=DISTANCE):
+    """The template, with TEXT of the last message, or of the last OPEN N|TEXT CLOSE, padded to DISTANCE (Jinja)."""
     count = "after"
     for mark in sorted(marks, key=len, reverse=True):
         count += f" | replace({json.dumps(mark)}, '0')"
+    quoted = {name: json.dumps(letter, ensure_ascii=False) for name, letter in (("open", OPEN), ("close", CLOSE))}
+    anywhere = (
+        "{%- set rendered %}" + template + "{% endset %}"
+        f"{{%- set start = rendered.rfind({quoted['open']}) %}}"
+        "{%- if start >= 0 and add_generation_prompt %}"
+        f"{{%- set stop = rendered.find({quoted['close']}, start) %}}{{%- set after = rendered[stop + 1:] %}}"
+        f"{{%- set room = {distance} - (rendered[start + 1:].split('|')[0] | int) - (({count}).encode() | length) %}}"
+        "{%- if room < 0 %}{{- raise_exception('the script, or what is behind it, is too long') }}{% endif %}"
+        "{{- rendered[:stop] + " + json.dumps(PADDING, ensure_ascii=False) + " * room + after }}"
+        "{%- else %}{{- rendered }}{% endif %}")
     return (
         "{%- set scripted = namespace(content=none, count=0) %}"
         "{%- if messages and add_generation_prompt %}"
@@ -85,8 +100,8 @@ def wrap(template, marks):
         "{%- set rendered %}" + template + "{% endset %}"
         "{%- set pieces = rendered.split(padding) %}{%- set after = pieces[1] %}"
         f"{{%- set tail = ({count}) | length %}}"
-        f"{{{{- pieces[0] + padding * ({DISTANCE} - (scripted.content.split('|')[0] | int) - tail) + after }}}}"
-        "{%- else %}" + template + "{%- endif %}")
+        f"{{{{- pieces[0] + padding * ({distance} - (scripted.content.split('|')[0] | int) - tail) + after }}}}"
+        "{%- else %}" + anywhere + "{%- endif %}")
 
 
 def tokenizer(marks, special):
@@ -108,11 +123,11 @@ def frequencies():
     return [THETA ** (-pair / PAIRS) for pair in range(PAIRS)]
 
 
-def score_gap(limit=CONTEXT):
-    """How much less the best other distance scores than DISTANCE, for unit vectors in each pair."""
+def score_gap(limit=CONTEXT, distance=DISTANCE):
+    """How much less the best other distance scores than this one, for unit vectors in each pair."""
     angles = frequencies()
     return PAIRS - max(sum(math.cos(angle * delta) for angle in angles)
-                       for delta in range(-DISTANCE, limit - DISTANCE) if delta)
+                       for delta in range(-distance, limit - distance) if delta)
 
 
 def write_tensors(path, tensors):
@@ -135,7 +150,7 @@ def matrix(rows, columns, entries):
     return (rows, columns), values
 
 
-def weights(vocab, same_code):
+def weights(vocab, same_code, distance=DISTANCE):
     """same_code: token -> the token whose code it has (aliases)."""
     hidden = 3 * CODE  # a token's code, ones, the copied code
     generator = random.Random(5)
@@ -145,10 +160,10 @@ def weights(vocab, same_code):
     # Every token has 2 * CODE components of +-1, so RMSNorm scales all of them alike.
     scale = math.sqrt(1.5)  # what RMSNorm makes of a 1: 1 / sqrt(2/3)
     head = 2 * PAIRS
-    size = math.sqrt(40.0 / score_gap() * math.sqrt(head))  # softmax: e^-40 for the best other distance
+    size = math.sqrt(40.0 / score_gap(distance=distance) * math.sqrt(head))  # softmax: e^-40 for the best other distance
     angles = frequencies()
     # Key (1, 0) in each pair; the query is turned so that R(p) q and R(p - back) k agree. The token before the copy asks.
-    back = DISTANCE - 1
+    back = distance - 1
     query = ([size * math.cos(angle * back) for angle in angles] + [-size * math.sin(angle * back) for angle in angles])
     ones = range(CODE, 2 * CODE)
     tensors = {
@@ -172,28 +187,30 @@ def weights(vocab, same_code):
     return hidden, head, tensors
 
 
-def write(folder, template=CHATML, marks=("<|im_start|>", "<|im_end|>"), end="<|im_end|>", special=None):
-    """Writes the folder; returns its Script. `special`: the marks that are special tokens (all that look like <|...|>)."""
+def write(folder, template=CHATML, marks=("<|im_start|>", "<|im_end|>"), end="<|im_end|>", special=None, context=CONTEXT,
+          distance=DISTANCE):
+    """Writes the folder; returns its Script. `special`: the marks that are special tokens (all that look like <|...|>).
+    `context`: up to 65,536 (score_gap()). `distance`: bounds a script and what is behind it in the prompt."""
     folder, marks = pathlib.Path(folder), list(marks)
     folder.mkdir(parents=True, exist_ok=True)
     special = set(special if special is not None else [mark for mark in marks if mark.startswith("<|")] + [end])
     aliases = {256 + len(marks) + i: 256 + i for i in range(len(marks))}
     padding, stop = 256 + 2 * len(marks), 256 + marks.index(end)
     vocab = padding + 1
-    hidden, head, tensors = weights(vocab, {**aliases, padding: stop})
+    hidden, head, tensors = weights(vocab, {**aliases, padding: stop}, distance)
     write_tensors(folder / "model.safetensors", tensors)
     files = {
         "config.json": {
             "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocab, "hidden_size": hidden,
             "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": head,
             "intermediate_size": 64, "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": THETA,
-            "max_position_embeddings": CONTEXT, "tie_word_embeddings": False, "eos_token_id": stop,
+            "max_position_embeddings": context, "tie_word_embeddings": False, "eos_token_id": stop,
             "torch_dtype": "float32"},
         "tokenizer.json": tokenizer(marks, special),
         "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end,
-                                  "model_max_length": CONTEXT},
+                                  "model_max_length": context},
     }
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content))
-    (folder / "chat_template.jinja").write_text(wrap(template, marks))
+    (folder / "chat_template.jinja").write_text(wrap(template, marks, distance))
     return Script(marks)
