@@ -138,6 +138,8 @@ struct FrontendConfig {
   std::vector<std::string> allowed_origins;
   bool strict_fields = false;
   bool distserve_zero_bytes = false;
+  std::string schema_objects = "closed";
+  std::string schema_unenforceable = "report";
   std::vector<std::string> allowed_hosts;
   double peer_share = 0.5;
   double grammar_cpu_s = 10;

@@ -307,6 +307,19 @@ const std::vector<Option<FrontendConfig>>& frontend_options() {
        "of the dialect openai: a field that is not known is an error; else it is ignored, and the "
        "reply's header X-Ignored-Fields names it",
        &F::strict_fields},
+      {.name = "schema_objects",
+       .meaning =
+           "objects of a JSON Schema: closed (only keys that it names, in its order) or open "
+           "(any keys that the standard allows, in any order); a request's schema_objects "
+           "and strict go first",
+       .member = &F::schema_objects,
+       .choices = "closed|open"},
+      {.name = "schema_unenforceable",
+       .meaning = "a JSON Schema with keywords that cannot be enforced: report (enforce the rest, "
+                  "name them in the reply's X-Baton-Schema-Unenforced) or refuse (400); a "
+                  "request's schema_unenforceable and strict go first",
+       .member = &F::schema_unenforceable,
+       .choices = "report|refuse"},
       {"distserve_zero_bytes",
        "streams of the dialect distserve end each object with a zero byte, as its first versions "
        "did",

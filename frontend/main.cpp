@@ -121,6 +121,8 @@ RouteOptions route_options(const FrontendConfig& config, const std::string& run_
   options.cors = Cors(config.allowed_origins);
   options.strict_fields = config.strict_fields;
   options.zero_bytes = config.distserve_zero_bytes;
+  options.schemas = {.open = config.schema_objects == "open",
+                     .refuse = config.schema_unenforceable == "refuse"};
   options.hosts = AllowedHosts(config.allowed_hosts, !keys->keys()->open());
   options.keys = std::move(keys);
   options.version = build_version();

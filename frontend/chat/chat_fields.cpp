@@ -275,6 +275,13 @@ void check_forced(FieldReader& fields, const Json* tools, const ForcedChoice& fo
   }
 }
 
+bool any_strict(const Json& tools) {
+  return std::any_of(tools.begin(), tools.end(), [](const Json& tool) {
+    const auto strict = tool["function"].find("strict");
+    return strict != tool["function"].end() && *strict == true;
+  });
+}
+
 /// Whether the template is to be given tools.
 bool read_tools(FieldReader& fields, const ServedModel& model, ForcedChoice& forced) {
   const Json* tools = fields.take("tools");
@@ -301,6 +308,7 @@ bool read_tools(FieldReader& fields, const ServedModel& model, ForcedChoice& for
   }
   for (std::size_t i = 0; i < tools->size() && fields.ok(); ++i) check_tool(fields, (*tools)[i], i);
   check_forced(fields, tools, forced);
+  forced.strict = fields.ok() && !none && any_strict(*tools);
   return !none;
 }
 
@@ -373,7 +381,7 @@ void read_conversation(FieldReader& fields, std::string_view body, const ServedM
   if (!fields.ok() || !(tools || variables)) return;
   auto copies = copy_members(body, {"tools", "chat_template_kwargs"}, model.chat_template->guard());
   if (tools) conversation.tools = std::move(copies["tools"]);
-  if (conversation.forced.forced) {
+  if (conversation.forced.forced || conversation.forced.strict) {
     conversation.forced.tools = std::move(copy_members(body, {"tools"}, SpecialGuard())["tools"]);
   }
   if (variables) conversation.variables = std::move(copies["chat_template_kwargs"]);

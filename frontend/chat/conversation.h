@@ -30,6 +30,7 @@ struct ForcedChoice {
   std::string name;     // of the function; empty: any of them
   bool several = true;  // parallel_tool_calls
   std::string tools;    // the definitions, JSON, in the client's order
+  bool strict = false;  // some function that may be called is
 };
 
 struct Conversation {

@@ -6,37 +6,9 @@
 
 #include "frontend/chat/reply_marks.h"
 #include "frontend/core/json_reader.h"
-#include "text/grammar/grammar_engine.h"
 
 namespace baton {
 namespace {
-
-using OrderedJson = nlohmann::ordered_json;
-
-bool is_special(const Tokenizer& tokenizer, std::string_view mark) {
-  std::size_t length = 0;
-  return tokenizer.special_at(mark, &length) >= 0 && length == mark.size();
-}
-
-OrderedJson const_string(const std::string& text) {
-  return {{"type", "const_string"}, {"value", text}};
-}
-
-constexpr std::string_view kJsonStyle = "json";
-
-/// What a family writes around a call's name and arguments.
-struct CallText {
-  std::string before_name;
-  std::string behind_name;
-  std::string end;
-  std::string_view style = kJsonStyle;  // of the arguments, as xgrammar names it
-};
-
-/// {"name": NAME, "arguments": {...}}
-CallText object_text(const CallFormat& format, const std::string& open, const std::string& close) {
-  return {open + "{\"" + std::string(format.name_key) + "\": \"",
-          "\", \"" + std::string(format.arguments_key) + "\": ", "}" + close};
-}
 
 /// A header with NAME, then parameters.
 CallText header_text(const CallFormat& format, const std::string& open, const std::string& close) {
@@ -46,25 +18,16 @@ CallText header_text(const CallFormat& format, const std::string& open, const st
 }
 
 /// {"type": "tag"} of each function that may be called.
-OrderedJson tags_of(const ForcedChoice& choice, const CallText& text) {
+OrderedJson tags_of(const ForcedChoice& choice, const ToolSchemas& schemas, const CallText& text) {
   OrderedJson tags = OrderedJson::array();
   for (const OrderedJson& tool : parse_ordered_json(choice.tools)) {
     const OrderedJson& function = tool["function"];
     const std::string name = function["name"];
     if (!choice.name.empty() && name != choice.name) continue;
-    const bool takes_any = function.contains("parameters") && function["parameters"].is_object();
-    OrderedJson schema = takes_any ? function["parameters"] : OrderedJson{{"type", "object"}};
-    if (schema.empty()) schema = {{"type", "object"}};
-    // Raw text of any length under names of any kind would hardly end.
-    if (text.style != kJsonStyle && !(takes_any && schema.contains("properties"))) {
-      schema["additionalProperties"] = false;
-    }
-    tags.push_back(
-        {{"type", "tag"},
-         {"begin", text.before_name + name + text.behind_name},
-         {"content",
-          {{"type", "json_schema"}, {"style", text.style}, {"json_schema", std::move(schema)}}},
-         {"end", text.end}});
+    tags.push_back({{"type", "tag"},
+                    {"begin", text.before_name + name + text.behind_name},
+                    {"content", arguments_of(function, text.style, schemas)},
+                    {"end", text.end}});
   }
   return tags;
 }
@@ -77,10 +40,6 @@ OrderedJson calls_of(OrderedJson tags, const std::string& separator, bool severa
           {"stop_after_first", !several}};
 }
 
-std::string structural_tag(OrderedJson format) {
-  return OrderedJson{{"type", "structural_tag"}, {"format", std::move(format)}}.dump();
-}
-
 }  // namespace
 
 namespace {
@@ -89,8 +48,9 @@ namespace {
 /// reply.
 class Forced {
  public:
-  Forced(const ForcedChoice& choice, const CallFormat& format, const Tokenizer& tokenizer)
-      : choice_(choice), format_(format), tokenizer_(tokenizer) {}
+  Forced(const ForcedChoice& choice, const CallFormat& format, const Tokenizer& tokenizer,
+         const ToolSchemas& schemas)
+      : choice_(choice), format_(format), tokenizer_(tokenizer), schemas_(schemas) {}
 
   Result<ForcedReply> reply();
 
@@ -104,12 +64,13 @@ class Forced {
   /// The name of the only function that may be called; empty: there are several.
   std::string only_name() const;
   OrderedJson arguments_of_only() const {
-    return tags_of(choice_, {"", "", ""}).front()["content"];
+    return tags_of(choice_, schemas_, {"", "", ""}).front()["content"];
   }
 
   const ForcedChoice& choice_;
   const CallFormat& format_;
   const Tokenizer& tokenizer_;
+  const ToolSchemas& schemas_;
 };
 
 std::string Forced::only_name() const {
@@ -132,7 +93,8 @@ ForcedReply Forced::tagged() const {
   const CallText text = pairs                             ? CallText{open, "\n", close, "glm_xml"}
                         : format_.shape == CallShape::xml ? header_text(format_, open, close)
                                                           : object_text(format_, open, close);
-  reply.grammar = structural_tag(calls_of(tags_of(choice_, text), "\n", several() && !is_token));
+  reply.grammar =
+      structural_tag(calls_of(tags_of(choice_, schemas_, text), "\n", several() && !is_token));
   return reply;
 }
 
@@ -145,7 +107,8 @@ ForcedReply Forced::listed() const {
   const std::string begin = (is_token ? "" : mark) + "[";
   const std::string_view close = format_.closes[0];
   const bool closed = !close.empty() && !special(close);
-  OrderedJson list = calls_of(tags_of(choice_, object_text(format_, "", "")), ", ", several());
+  OrderedJson list =
+      calls_of(tags_of(choice_, schemas_, object_text(format_, "", "")), ", ", several());
   reply.grammar = structural_tag({{"type", "sequence"},
                                   {"elements",
                                    {const_string(begin), std::move(list),
@@ -163,7 +126,7 @@ Result<ForcedReply> Forced::named() const {
     const std::string closes = std::string(format_.closes[0] == "```" ? "\n```" : "") +
                                std::string(format_.closes[format_.closes[0] == "```" ? 1 : 0]);
     const CallText text{open + begin, end, closes};
-    OrderedJson calls = calls_of(tags_of(choice_, text), "\n", several());
+    OrderedJson calls = calls_of(tags_of(choice_, schemas_, text), "\n", several());
     reply.grammar = structural_tag(
         {{"type", "sequence"}, {"elements", {const_string(section), std::move(calls)}}});
     return reply;
@@ -196,8 +159,9 @@ Result<ForcedReply> Forced::reply() {
     case CallShape::object:
       if (format_.whole_reply()) {
         ForcedReply reply;
-        reply.grammar = structural_tag(calls_of(tags_of(choice_, object_text(format_, "", "")),
-                                                std::string(format_.separator) + " ", several()));
+        reply.grammar =
+            structural_tag(calls_of(tags_of(choice_, schemas_, object_text(format_, "", "")),
+                                    std::string(format_.separator) + " ", several()));
         return reply;
       }
       return tagged();
@@ -220,39 +184,11 @@ Result<ForcedReply> Forced::reply() {
 }  // namespace
 
 Result<ForcedReply> forced_calls(const ForcedChoice& choice, const ReplyGrammar& family,
-                                 const Tokenizer& tokenizer) {
+                                 const Tokenizer& tokenizer, const ToolSchemas& schemas) {
   if (family.calls == nullptr) {
     return invalid("cannot be forced: how this model writes calls is not known");
   }
-  return Forced(choice, *family.calls, tokenizer).reply();
-}
-
-std::string behind_reasoning(GrammarKind kind, const std::string& grammar,
-                             const std::string& think_close) {
-  OrderedJson inside;
-  switch (kind) {
-    case GrammarKind::none:
-      return {};
-    case GrammarKind::json_schema:
-      inside = {{"type", "json_schema"}, {"json_schema", parse_ordered_json(schema_of(grammar))}};
-      break;
-    case GrammarKind::regex:
-      inside = {{"type", "regex"}, {"pattern", grammar}};
-      break;
-    case GrammarKind::ebnf:
-      inside = {{"type", "grammar"}, {"grammar", grammar}};
-      break;
-    case GrammarKind::structural_tag:
-      inside = parse_ordered_json(grammar);
-      if (!inside.is_object() || !inside.contains("format")) return grammar;  // refused as it is
-      inside = OrderedJson(inside["format"]);
-      break;
-  }
-  OrderedJson reasoning = {
-      {"type", "tag"}, {"begin", ""}, {"content", {{"type", "any_text"}}}, {"end", think_close}};
-  OrderedJson gap = {{"type", "regex"}, {"pattern", "\\n{0,2}"}};
-  return structural_tag({{"type", "sequence"},
-                         {"elements", {std::move(reasoning), std::move(gap), std::move(inside)}}});
+  return Forced(choice, *family.calls, tokenizer, schemas).reply();
 }
 
 }  // namespace baton

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "frontend/chat/call_tags.h"
 #include "frontend/chat/conversation.h"
 #include "frontend/chat/reply_parser.h"
 #include "ipc/status.h"
@@ -22,10 +23,6 @@ struct ForcedReply {
 /// allow. A mark that is a special token is not drawn by the model but is put in front of its
 /// reply. invalid_argument: the family's way is not known.
 Result<ForcedReply> forced_calls(const ForcedChoice& choice, const ReplyGrammar& family,
-                                 const Tokenizer& tokenizer);
-
-/// `grammar` (of `kind`) behind a reasoning that `think_close` ends: a structural tag.
-std::string behind_reasoning(GrammarKind kind, const std::string& grammar,
-                             const std::string& think_close);
+                                 const Tokenizer& tokenizer, const ToolSchemas& schemas = {});
 
 }  // namespace baton

@@ -79,6 +79,8 @@ class ReplyParser {
   std::vector<ReplyPart> finish();
   /// The text at hand is reasoning.
   bool reasoning() const { return state_ == State::reasoning; }
+  /// Nothing has come yet, and a reasoning may.
+  bool may_reason() const { return state_ == State::start; }
   /// The text at hand is the header of a message, which says what kind of message it is.
   bool in_header() const { return state_ == State::header; }
   /// Calls so far.

@@ -74,6 +74,19 @@ class ReplyWriter {
   virtual std::string fail(const Status& status) = 0;
 };
 
+/// A reply's header: what of its JSON Schemas is not enforced.
+inline constexpr const char* kUnenforcedHeader = "X-Baton-Schema-Unenforced";
+
+/// How JSON Schemas are taken; of a request, what it says itself.
+struct SchemaDefaults {
+  bool open = false;    // objects hold any keys that the standard allows, in any order
+  bool refuse = false;  // a keyword that cannot be enforced is an error
+};
+struct AskedSchemas {
+  std::optional<bool> open;
+  std::optional<bool> refuse;
+};
+
 /// A request that passed every check of its dialect, tokenised.
 struct ParsedRequest {
   std::vector<std::vector<Token>> prompts;  // one or more
@@ -85,6 +98,7 @@ struct ParsedRequest {
   std::vector<std::string> stop;     // stop strings; bounded number and length
   bool include_stop_in_output = false;
   std::string grammar_field;          // what asked for sampling.grammar, for errors about it
+  AskedSchemas schemas;               // of sampling.grammar, and of tools
   std::vector<Token> shown_specials;  // special tokens that are text for the reply's writer
   bool skip_special_tokens = true;
   bool prompt_only = false;  // max_tokens 0: the one token that is made is not told
@@ -129,6 +143,7 @@ struct RequestContext {
   bool strict_fields = false;  // of OpenAI's API: unknown fields are errors
   bool any_model = false;      // whatever model a body names, it is the one that is served
   bool zero_bytes = false;     // DistServe's streams: a zero byte behind each object
+  SchemaDefaults schemas;      // where a request says nothing
 };
 
 }  // namespace baton

@@ -162,7 +162,8 @@ bool is_empty(const Json& value) {
 /// What may be drawn: a grammar, or some tokens. Empty values ask for nothing. `text` is that of
 /// the parameters.
 void read_constraints(FieldReader& fields, const Json& parameters, std::string_view text,
-                      const ServedModel& model, ParsedRequest& request) {
+                      const RequestContext& context, const ServedModel& model,
+                      ParsedRequest& request) {
   std::vector<std::pair<std::string, std::string>> kinds;
   for (const auto& [what, name] :
        {std::pair("regex", "regular_constraint"), std::pair("grammar", "guided_grammar"),
@@ -170,7 +171,7 @@ void read_constraints(FieldReader& fields, const Json& parameters, std::string_v
     fields.take(name);
     if (parameters.contains(name) && !is_empty(parameters[name])) kinds.emplace_back(what, name);
   }
-  read_named_grammars(fields, kinds, text, request);
+  read_named_grammars(fields, kinds, text, context.schemas, request);
   const Json* allowed = fields.take("allowed_token_ids");
   if (allowed != nullptr && !allowed->empty()) read_allowed_tokens(fields, model, request.sampling);
 }
@@ -206,7 +207,7 @@ ParseOutcome parse(std::string_view body, bool stream, const RequestContext& con
   const NewTokens tokens = read_lengths(inner);
   // A schema's keys keep their order, which only the text of the body tells.
   const std::string text = copy_members(body, {"parameters"}, SpecialGuard())["parameters"];
-  read_constraints(inner, parameters, text, model, request);
+  read_constraints(inner, parameters, text, context, model, request);
   // What holds to a grammar must be able to end where that is complete.
   if (ignore_eos && request.sampling.grammar_kind == GrammarKind::none)
     request.sampling.stop_ids.clear();

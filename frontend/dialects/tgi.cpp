@@ -306,7 +306,7 @@ ParseOutcome parse(std::string_view body, Route route, const RequestContext& con
   const std::string text = parameters.contains("grammar")
                                ? copy_members(body, {"parameters"}, SpecialGuard())["parameters"]
                                : std::string();
-  read_typed_grammar(inner, "grammar", text, request);
+  read_typed_grammar(inner, "grammar", text, context.schemas, request);
   if (inner.finish()) fields.fail(*inner.finish());
   if (const auto& error = fields.finish()) return refused(*error);
   if (request.choices > context.max_choices) {

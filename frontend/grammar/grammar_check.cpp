@@ -85,13 +85,9 @@ void try_grammar(Trial& trial) {
     trial.result = try_tokens(compiled.value(), trial.eos_ids, words, first);
     if (!trial.result.ok()) return;
   }
-  const std::string unenforced = compiled.value().unenforced();
-  if (unenforced.empty()) return;
-  if (asks_for_all(trial.kind, text)) {
-    trial.result = invalid("it is not enforced: " + unenforced);
-  } else {
-    trial.result = Status(ErrorCode::ok, unenforced);
-  }
+  const std::string refused = compiled.value().refused();
+  trial.result = refused.empty() ? Status(ErrorCode::ok, compiled.value().unenforced())
+                                 : invalid("it is not enforced: " + refused);
 }
 
 void* trial_thread(void* argument) {

@@ -72,6 +72,7 @@ RequestContext request_context(const HttpRequest& request, const ReplyFacts& fac
   context.strict_fields = settings.strict_fields;
   context.any_model = settings.any_model;
   context.zero_bytes = settings.zero_bytes;
+  context.schemas = settings.schemas;
   return context;
 }
 

@@ -25,6 +25,7 @@ struct IntakeSettings {
   bool strict_fields = false;  // this and the next two: as in RequestContext
   bool any_model = false;
   bool zero_bytes = false;
+  SchemaDefaults schemas;
 };
 
 /// TGI's clients call the model of its chat route "tgi", or anything.

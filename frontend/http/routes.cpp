@@ -41,7 +41,7 @@ void note_unenforced(const std::string& what, ParsedRequest& request) {
   for (char& c : value) {
     if (c < 0x20 || c > 0x7E) c = '?';
   }
-  request.headers.emplace_back("X-Baton-Schema-Unenforced", std::move(value));
+  request.headers.emplace_back(kUnenforcedHeader, std::move(value));
   spdlog::warn(
       "a JSON Schema is not enforced in full: its reply's X-Baton-Schema-Unenforced says why");
 }
@@ -54,7 +54,8 @@ IntakeSettings intake_settings(const RouteOptions& options, bool any_model) {
           .max_timeout = options.max_timeout,
           .strict_fields = options.strict_fields,
           .any_model = any_model,
-          .zero_bytes = options.zero_bytes};
+          .zero_bytes = options.zero_bytes,
+          .schemas = options.schemas};
 }
 
 Routes::Routes(RouteOptions options, SharedFacts& facts, JobQueue& jobs, RouteHelpers helpers)

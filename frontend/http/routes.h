@@ -51,6 +51,7 @@ struct RouteOptions {
   Cors cors;                         // what pages of other origins may read
   bool strict_fields = false;        // likewise zero_bytes: as in RequestContext
   bool zero_bytes = false;
+  SchemaDefaults schemas;
   std::string version;            // of this build
   std::string run_dir;            // where front ends keep their requests' times; empty: nowhere
   std::string fault_text;         // for tests: a body that holds it ends the process; empty: none

@@ -142,7 +142,7 @@ void GrammarFields::read_json_schema(FieldReader& format, std::string_view text)
     inner.fail("schema", schema == nullptr ? "is missing" : "must be an object");
   } else {
     set(inner, "schema", GrammarKind::json_schema,
-        (strict ? std::string(kEnforceAll) : "") +
+        (strict ? std::string(kRefuseUnenforceable) : "") +
             copy_member(copy_member(text, "json_schema"), "schema"));
   }
   if (inner.finish()) format.fail(*inner.finish());
@@ -211,21 +211,6 @@ void GrammarFields::read_typed(const std::string& name) {
 
 }  // namespace
 
-void read_named_grammars(FieldReader& fields,
-                         const std::vector<std::pair<std::string, std::string>>& kinds,
-                         std::string_view text, ParsedRequest& request) {
-  GrammarFields grammar(fields, text, request.sampling);
-  for (const auto& [what, name] : kinds) grammar.read(what, fields, text, name);
-  request.grammar_field = grammar.field();
-}
-
-void read_typed_grammar(FieldReader& fields, const std::string& name, std::string_view text,
-                        ParsedRequest& request) {
-  GrammarFields grammar(fields, text, request.sampling);
-  grammar.read_typed(name);
-  request.grammar_field = grammar.field();
-}
-
 namespace {
 
 /// One of `names`: its index; -1: it is not there.
@@ -239,25 +224,52 @@ int read_choice_of(FieldReader& fields, const std::string& name, const std::stri
   return -1;
 }
 
-/// schema_objects and schema_unenforceable, in front of the schema. Without the latter,
-/// guided_json, like `strict`, asks for all of it.
+/// How the grammar's schemas are taken, in front of it. `strict`, and guided_json as far as
+/// keywords are refused, go before what the server's options say, and the request's own fields
+/// before both.
+void set_schema_modes(const SchemaDefaults& defaults, ParsedRequest& request) {
+  SamplingParams& sampling = request.sampling;
+  if (sampling.grammar_kind != GrammarKind::json_schema &&
+      sampling.grammar_kind != GrammarKind::structural_tag) {
+    return;
+  }
+  const GrammarModes modes = modes_of(sampling.grammar);
+  const bool strict = modes.refuse;
+  const bool refuse = strict || request.grammar_field == "guided_json" || defaults.refuse;
+  const bool open = !strict && defaults.open;
+  sampling.grammar = with_modes(request.schemas.refuse.value_or(refuse),
+                                request.schemas.open.value_or(open), modes.text);
+}
+
 void read_schema_modes(FieldReader& fields, ParsedRequest& request) {
   const int open = read_choice_of(fields, "schema_objects", {"closed", "open"});
   const int refuse = read_choice_of(fields, "schema_unenforceable", {"report", "refuse"});
-  SamplingParams& sampling = request.sampling;
-  if (sampling.grammar_kind != GrammarKind::json_schema) return;
-  const bool all = refuse >= 0 ? refuse == 1
-                               : request.grammar_field == "guided_json" ||
-                                     asks_for_all(sampling.grammar_kind, sampling.grammar);
-  std::string text = all ? std::string(kEnforceAll) : "";
-  if (open == 1) text += kOpenObjects;
-  sampling.grammar = text + std::string(schema_of(sampling.grammar));
+  if (open >= 0) request.schemas.open = open == 1;
+  if (refuse >= 0) request.schemas.refuse = refuse == 1;
 }
 
 }  // namespace
 
+void read_named_grammars(FieldReader& fields,
+                         const std::vector<std::pair<std::string, std::string>>& kinds,
+                         std::string_view text, const SchemaDefaults& defaults,
+                         ParsedRequest& request) {
+  GrammarFields grammar(fields, text, request.sampling);
+  for (const auto& [what, name] : kinds) grammar.read(what, fields, text, name);
+  request.grammar_field = grammar.field();
+  set_schema_modes(defaults, request);
+}
+
+void read_typed_grammar(FieldReader& fields, const std::string& name, std::string_view text,
+                        const SchemaDefaults& defaults, ParsedRequest& request) {
+  GrammarFields grammar(fields, text, request.sampling);
+  grammar.read_typed(name);
+  request.grammar_field = grammar.field();
+  set_schema_modes(defaults, request);
+}
+
 void read_grammar(FieldReader& fields, std::string_view body, bool ignore_eos,
-                  ParsedRequest& request) {
+                  const SchemaDefaults& defaults, ParsedRequest& request) {
   GrammarFields grammar(fields, body, request.sampling);
   grammar.read_response_format();
   for (const std::string what : {"json", "regex", "choice", "grammar"}) {
@@ -266,6 +278,7 @@ void read_grammar(FieldReader& fields, std::string_view body, bool ignore_eos,
   grammar.read_structured_outputs();
   request.grammar_field = grammar.field();
   read_schema_modes(fields, request);
+  set_schema_modes(defaults, request);
   if (ignore_eos && !grammar.field().empty()) {
     fields.fail("ignore_eos",
                 "contradicts '" + grammar.field() + "': what is complete must be able to end");

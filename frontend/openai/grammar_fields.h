@@ -19,17 +19,18 @@ inline constexpr std::size_t kMaxGrammarChoices = 1024;
 /// that `fields` reads: an object's keys come in the order of its schema's. Whether the grammar is
 /// right is found out later, by a process of its own. After read_stop_extras().
 void read_grammar(FieldReader& fields, std::string_view body, bool ignore_eos,
-                  ParsedRequest& request);
+                  const SchemaDefaults& defaults, ParsedRequest& request);
 
 /// The same from fields of another API that each hold one kind of grammar: {"json", "regex" or
 /// "grammar", the field's name}. `text` is the text of the object that `fields` reads.
 void read_named_grammars(FieldReader& fields,
                          const std::vector<std::pair<std::string, std::string>>& kinds,
-                         std::string_view text, ParsedRequest& request);
+                         std::string_view text, const SchemaDefaults& defaults,
+                         ParsedRequest& request);
 
 /// The same from one field of another API: {"type": "json" or "regex", "value": a schema (an object
 /// or its text), or the expression}. `text` is the text of the object that `fields` reads.
 void read_typed_grammar(FieldReader& fields, const std::string& name, std::string_view text,
-                        ParsedRequest& request);
+                        const SchemaDefaults& defaults, ParsedRequest& request);
 
 }  // namespace baton

@@ -8,13 +8,12 @@
 
 #include "frontend/chat/chat_fields.h"
 #include "frontend/chat/chat_template.h"
-#include "frontend/chat/forced_calls.h"
-#include "frontend/chat/reply_marks.h"
 #include "frontend/core/json_reader.h"
 #include "frontend/core/text_stream_options.h"
 #include "frontend/http/sse.h"
 #include "frontend/openai/choice_fields.h"
 #include "frontend/openai/grammar_fields.h"
+#include "frontend/openai/held_reply.h"
 #include "frontend/openai/infill.h"
 #include "frontend/openai/openai_reply.h"
 #include "frontend/openai/prompt_fields.h"
@@ -108,7 +107,7 @@ void read_common(FieldReader& fields, std::string_view body, OpenAiRoute route,
   asked.ignore_eos = read_stop_extras(fields, model, asked.request);
   asked.request.skip_special_tokens = fields.boolean("skip_special_tokens").value_or(true);
   read_further_sampling(fields, model, asked.request);
-  read_grammar(fields, body, asked.ignore_eos, asked.request);
+  read_grammar(fields, body, asked.ignore_eos, context.schemas, asked.request);
   read_stream(fields, asked);
   read_standing(fields, asked.request);
   asked.choices = read_choices(fields, route, asked.request);
@@ -317,9 +316,10 @@ class TemplatedChat : public PendingChat {
       asked_.parser.emplace(format.reply_grammar(), rendered.value(), with_calls_,
                             context_.request_id, tools_);
       std::string text = rendered.value();
-      if (const Status held = hold_to_grammar(model, text); !held.ok()) {
-        return http_error(held, asked_.request.grammar_field);
-      }
+      const auto begun = hold_reply({forced_, context_.schemas, asked_.ignore_eos}, model,
+                                    *asked_.parser, asked_.request);
+      if (!begun.ok()) return http_error(begun.status(), asked_.request.grammar_field);
+      text += begun.value();
       status = take_chat_prompt(format.tokenise(text, *model.tokenizer, tokenise_limit(context_)),
                                 context_, asked_);
       asked_.request.shown_specials = format.shown_specials(*model.tokenizer, with_calls_);
@@ -328,42 +328,6 @@ class TemplatedChat : public PendingChat {
   }
 
  private:
-  /// The grammar of a forced call, and what a reasoning changes about any grammar. What the reply
-  /// begins with in any case is put behind `text`.
-  Status hold_to_grammar(const ServedModel& model, std::string& text) {
-    SamplingParams& sampling = asked_.request.sampling;
-    const ReplyGrammar& family = model.chat_template->reply_grammar();
-    std::string begun;
-    if (forced_.forced) {
-      auto forced = forced_calls(forced_, family, *model.tokenizer);
-      if (!forced.ok()) return forced.status();
-      begun = std::move(forced.value().begun);
-      sampling.grammar = std::move(forced.value().grammar);
-    }
-    if (sampling.grammar_kind != GrammarKind::none && begun.empty() && asked_.parser->in_header()) {
-      // A header is no part of what the grammar describes. The answer begins at once.
-      begun = std::string(kChannelMark) + "final" + std::string(kMessageMark);
-    } else if (sampling.grammar_kind != GrammarKind::none && asked_.parser->reasoning()) {
-      std::size_t length = 0;
-      const bool special = model.tokenizer->special_at(family.think_close, &length) >= 0;
-      if (begun.empty() && !special) {
-        sampling.grammar =
-            behind_reasoning(sampling.grammar_kind, sampling.grammar, family.think_close);
-        sampling.grammar_kind = GrammarKind::structural_tag;
-      } else {
-        begun = "\n" + family.think_close + "\n\n" + begun;  // no text can go on to a special token
-      }
-    }
-    if (sampling.grammar.size() > SamplingParams::kMaxGrammarBytes) {
-      return invalid("makes a grammar of " + std::to_string(sampling.grammar.size()) +
-                     " bytes; at most " + std::to_string(SamplingParams::kMaxGrammarBytes) +
-                     " are allowed");
-    }
-    text += begun;
-    asked_.parser->feed(begun);
-    return {};
-  }
-
   Asked asked_;
   RequestContext context_;
   ForcedChoice forced_;

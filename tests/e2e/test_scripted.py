@@ -123,6 +123,66 @@ class Scripted(unittest.TestCase):
                 self.assertEqual(self.stream(said, tools=TOOLS, max_tokens=60)[1:], ([], "length"))
                 self.cluster.__exit__(None)
 
+    def test_strict_functions_hold_their_calls(self):
+        """Free text stays as it was said; a call's arguments match the schema whatever the model says."""
+        strict = json.loads(json.dumps(TOOLS))
+        strict[0]["function"]["strict"] = True
+        for name in ("hermes", "mistral", "deepseek_v31", "kimi_k2"):
+            with self.subTest(name):
+                marks, shown, said = FORMATS[name]
+                self.serve(marks, chatml(shown))
+                choice = self.chat("I write it. " + said, tools=strict)
+                (call,) = choice["message"]["tool_calls"]
+                self.assertEqual(json.loads(call["function"]["arguments"]), ARGUMENTS)
+                self.assertEqual(choice["message"]["content"], "I write it.")
+                free = "No file: {\"a\": 1} <b> [TOOL"
+                self.assertEqual(self.chat(free, tools=strict)["message"]["content"], free)
+                number = said.replace("\"mode\": 420", "\"mode\": true")
+                self.assertNotEqual(number, said)
+                (call,) = self.chat(number, tools=TOOLS)["message"]["tool_calls"]
+                self.assertIs(json.loads(call["function"]["arguments"])["mode"], True)
+                choice = self.chat(number, tools=strict, max_tokens=600)
+                for call in choice["message"].get("tool_calls", []):
+                    self.assertIs(type(json.loads(call["function"]["arguments"])["mode"]), int)
+                self.cluster.__exit__(None)
+
+    def test_a_keyword_that_cannot_be_enforced_is_refused_or_named(self):
+        marks, shown, said = FORMATS["hermes"]
+        self.serve(marks, chatml(shown))
+        function = {"name": "write_file", "parameters": {
+            "type": "object", "properties": {"path": {"type": "array", "uniqueItems": True}}}}
+        body = {"messages": [{"role": "user", "content": self.script("no")}], "temperature": 0, "max_tokens": 5}
+        strict = {**body, "tools": [{"type": "function", "function": {**function, "strict": True}}]}
+        status, text = self.post("/v1/chat/completions", strict)
+        self.assertEqual(status, 400, text)
+        self.assertIn("write_file: uniqueItems at #/properties/path", text)
+        status, text = self.post("/v1/chat/completions", {**strict, "schema_unenforceable": "report"})
+        self.assertEqual(status, 200, text)
+        best = {**body, "tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+        self.assertEqual(self.post("/v1/chat/completions", best)[0], 200)
+
+    def test_a_reasoning_may_come_before_a_schema(self):
+        template = scripted_model.CHATML + "{#<think>x</think>#}"
+        schema = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {
+            "type": "object", "properties": {"a": {"allOf": [{"type": "integer"}, {"minimum": 5}]}}, "required": ["a"]}}}
+        for special in (["<|im_start|>", "<|im_end|>"], ["<|im_start|>", "<|im_end|>", "<think>", "</think>"]):
+            with self.subTest(special=special):
+                folder = pathlib.Path(folders.temporary(self, "baton-scripted-")) / "model"
+                self.script = scripted_model.write(
+                    folder, template, ["<|im_start|>", "<|im_end|>", "<think>", "</think>"], special=special)
+                self.cluster = Cluster(workers=MIXED, model=folder)
+                self.addCleanup(self.cluster.__exit__, None)
+                self.cluster.__enter__()
+                self.port = next(iter(self.cluster.frontends.values()))
+                message = self.chat("<think>\nis {\"a\": 4} fine?\n</think>\n\n{\"a\": 7}", response_format=schema)["message"]
+                self.assertEqual(message["content"], "{\"a\": 7}")
+                self.assertEqual(message["reasoning_content"], "is {\"a\": 4} fine?")
+                self.assertEqual(self.chat("{\"a\": 7}", response_format=schema)["message"]["content"], "{\"a\": 7}")
+                choice = self.chat("<think>\nhm\n</think>\n\n{\"a\": 4}", response_format=schema, max_tokens=60)
+                if choice["finish_reason"] == "stop":
+                    self.assertGreaterEqual(json.loads(choice["message"]["content"])["a"], 5)
+                self.cluster.__exit__(None)
+
     def test_no_api_reports_a_call_that_was_not_said(self):
         marks, shown, said = FORMATS["hermes"]
         self.serve(marks, chatml(shown))

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,12 +13,14 @@
 #include <variant>
 
 #include "text/schema/schema_matcher.h"
+#include "text/schema/tag_nfa.h"
 
 namespace baton {
 
 struct CompiledGrammar::Inside {
-  std::optional<xgrammar::CompiledGrammar> grammar;  // what is no JSON Schema
+  std::optional<xgrammar::CompiledGrammar> grammar;  // what holds no JSON Schema
   std::shared_ptr<schema::CompiledSchema> schema;
+  std::vector<schema::Unenforced> unenforced;
   std::vector<Token> eos_ids;
 };
 
@@ -46,6 +49,8 @@ namespace {
 /// A run of whitespace between the parts of a JSON text may be so long: enough for an indentation,
 /// and a model that has nothing to say does not say it for ever.
 constexpr int kMaxWhitespace = 32;
+
+constexpr const char* kBesideOthers = "not every keyword of it, in a tag of this kind";
 
 using Json = nlohmann::ordered_json;  // the order of a schema's keys is that of the text
 
@@ -90,20 +95,22 @@ xgrammar::Grammar without_control_characters(const xgrammar::Grammar& grammar) {
 }
 
 /// Gives every JSON Schema of a structural tag's `format` the bound of whitespace, where it has
-/// none.
-void bound_whitespace(Json& format) {
+/// none, and takes away what xgrammar does not know.
+void prepare(Json& format) {
   if (format.is_object() && format.contains("json_schema") &&
       format.value("type", Json()) == "json_schema") {
     if (!format.contains("max_whitespace_cnt")) format["max_whitespace_cnt"] = kMaxWhitespace;
+    for (const char* own : {"objects", "unenforceable", "best_effort", "name"}) format.erase(own);
     return;
   }
   if (!format.is_structured()) return;
-  for (Json& inside : format) bound_whitespace(inside);
+  if (format.is_object() && format.contains("type")) format.erase("any_special");
+  for (Json& inside : format) prepare(inside);
 }
 
 xgrammar::Grammar from_structural_tag(const std::string& text) {
   Json tag = Json::parse(text, nullptr, false);
-  if (tag.is_object() && tag.contains("format")) bound_whitespace(tag["format"]);
+  if (tag.is_object() && tag.contains("format")) prepare(tag["format"]);
   auto made = xgrammar::Grammar::FromStructuralTag(tag.is_discarded() ? text : tag.dump());
   if (const auto* grammar = std::get_if<xgrammar::Grammar>(&made)) return *grammar;
   std::visit([](const auto& error) { throw error; }, std::get<xgrammar::StructuralTagError>(made));
@@ -131,11 +138,12 @@ std::size_t CompiledGrammar::bytes() const {
   return inside_->schema ? inside_->schema->bytes() : inside_->grammar->MemorySizeBytes();
 }
 
-std::string CompiledGrammar::unenforced() const {
+std::string CompiledGrammar::list(bool refused) const {
   std::string out;
-  if (!inside_->schema) return out;
-  for (const schema::Unenforced& one : inside_->schema->unenforced()) {
+  for (const schema::Unenforced& one : inside_->unenforced) {
+    if (refused && !one.refused) continue;
     if (!out.empty()) out += "; ";
+    if (!one.name.empty()) out += one.name + ": ";
     out +=
         (one.keyword.empty() ? "schema" : one.keyword) + " at #" + one.path + " (" + one.why + ")";
   }
@@ -156,9 +164,16 @@ GrammarEngine::GrammarEngine(const Tokenizer& tokenizer, std::uint32_t vocab_siz
   }
   xgrammar::TokenizerInfo vocabulary(texts, xgrammar::VocabType::RAW, static_cast<int>(vocab_size),
                                      std::move(ends));
-  inside_ = std::make_unique<Inside>(
-      std::move(vocabulary),
-      std::make_shared<const schema::Vocabulary>(std::move(texts), vocab_size));
+  std::map<std::string, std::uint32_t, std::less<>> specials;
+  for (std::uint32_t id = 0; id < pieces; ++id) {
+    const auto token = static_cast<Token>(id);
+    if (tokenizer.is_special(token) && !tokenizer.token_bytes(token).empty()) {
+      specials.emplace(tokenizer.token_bytes(token), id);
+    }
+  }
+  inside_ = std::make_unique<Inside>(std::move(vocabulary),
+                                     std::make_shared<const schema::Vocabulary>(
+                                         std::move(texts), vocab_size, std::move(specials)));
 }
 
 GrammarEngine::~GrammarEngine() = default;
@@ -171,13 +186,23 @@ Result<CompiledGrammar> GrammarEngine::compile(GrammarKind kind, const std::stri
   try {
     CompiledGrammar::Inside made;
     made.eos_ids = inside_->vocabulary.GetStopTokenIds();
-    if (kind == GrammarKind::json_schema) {
-      std::string_view flags = text;
-      if (flags.starts_with(kEnforceAll)) flags.remove_prefix(kEnforceAll.size());
-      const bool closed = !flags.starts_with(kOpenObjects);
-      auto compiled = schema::CompiledSchema::compile(schema_of(text), {closed}, inside_->tries);
+    const GrammarModes asked = modes_of(text);
+    const schema::SchemaModes modes{.closed = !asked.open, .refuse = asked.refuse};
+    Json tag;
+    if (kind == GrammarKind::structural_tag) tag = Json::parse(asked.text, nullptr, false);
+    const bool own = schema::supports_tag(tag, inside_->tries->special_ids());
+    if (kind == GrammarKind::json_schema || own) {
+      auto compiled = own ? schema::CompiledSchema::compile_tag(tag, modes, inside_->tries)
+                          : schema::CompiledSchema::compile(asked.text, modes, inside_->tries);
       if (!compiled.ok()) return compiled.status();
       made.schema = std::move(compiled).value();
+      made.unenforced = made.schema->unenforced();
+    } else if (kind == GrammarKind::structural_tag) {
+      made.grammar = inside_->compiler.CompileGrammar(parse(kind, std::string(asked.text)));
+      for (std::string& path : schema::schemas_of_tag(tag)) {
+        made.unenforced.push_back(
+            {"json_schema", std::move(path), kBesideOthers, "", modes.refuse});
+      }
     } else {
       made.grammar = inside_->compiler.CompileGrammar(parse(kind, text));
     }
@@ -238,7 +263,9 @@ bool GrammarMatcher::accept(Token token) {
     return inside_->ended;
   }
   const std::string_view text = inside_->vocabulary().text(static_cast<std::uint32_t>(token));
-  return token >= 0 && !text.empty() && inside_->schema->accept(text);
+  if (token < 0) return false;
+  return text.empty() ? inside_->schema->accept_special(static_cast<std::uint32_t>(token))
+                      : inside_->schema->accept(text);
 }
 
 bool GrammarMatcher::fill(std::span<std::uint32_t> mask) const {

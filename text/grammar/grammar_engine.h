@@ -1,6 +1,6 @@
-// Grammars for a model's vocabulary: from a text to which tokens may come next. JSON Schemas by
-// text/schema/, all others by xgrammar (Dong et al., https://arxiv.org/abs/2411.15100), which only
-// these files know.
+// Grammars for a model's vocabulary: from a text to which tokens may come next. JSON Schemas, and
+// structural tags with some, by text/schema/, all others by xgrammar (Dong et al.,
+// https://arxiv.org/abs/2411.15100), which only these files know.
 #pragma once
 
 #include <cstddef>
@@ -22,19 +22,28 @@ namespace baton {
 inline constexpr std::size_t kTrialStackBytes = 4U << 20U;
 inline constexpr std::size_t kCompileStackBytes = 16U << 20U;
 
-/// In front of a JSON Schema, in this order: what cannot be enforced is an error; objects hold any
-/// keys that the schema allows, in any order.
-inline constexpr std::string_view kEnforceAll = "all ";
+/// In front of a JSON Schema or a structural tag, in this order: what cannot be enforced is an
+/// error; objects hold any keys that the schema allows, in any order.
+inline constexpr std::string_view kRefuseUnenforceable = "all ";
 inline constexpr std::string_view kOpenObjects = "open ";
 
-inline bool asks_for_all(GrammarKind kind, std::string_view text) {
-  return kind == GrammarKind::json_schema && text.starts_with(kEnforceAll);
+/// How schemas are taken, and the grammar without what is in front of it.
+struct GrammarModes {
+  bool refuse = false;
+  bool open = false;
+  std::string_view text;
+};
+inline GrammarModes modes_of(std::string_view text) {
+  GrammarModes modes;
+  modes.refuse = text.starts_with(kRefuseUnenforceable);
+  if (modes.refuse) text.remove_prefix(kRefuseUnenforceable.size());
+  modes.open = text.starts_with(kOpenObjects);
+  if (modes.open) text.remove_prefix(kOpenObjects.size());
+  modes.text = text;
+  return modes;
 }
-/// A JSON Schema without what is in front of it.
-inline std::string_view schema_of(std::string_view text) {
-  if (text.starts_with(kEnforceAll)) text.remove_prefix(kEnforceAll.size());
-  if (text.starts_with(kOpenObjects)) text.remove_prefix(kOpenObjects.size());
-  return text;
+inline std::string with_modes(bool refuse, bool open, std::string_view text) {
+  return std::string(refuse ? kRefuseUnenforceable : "").append(open ? kOpenObjects : "") += text;
 }
 
 /// A grammar made ready for one vocabulary. The copies of its handle share it; what a JSON Schema
@@ -46,10 +55,13 @@ class CompiledGrammar {
   const Inside& inside() const { return *inside_; }
   /// About so many bytes of memory, now.
   std::size_t bytes() const;
-  /// Keywords of a JSON Schema that are not enforced, each with its path; empty: all are.
-  std::string unenforced() const;
+  /// Keywords of JSON Schemas that are not enforced, each with its path; empty: all are.
+  std::string unenforced() const { return list(false); }
+  /// Of these, the ones that make the grammar an error.
+  std::string refused() const { return list(true); }
 
  private:
+  std::string list(bool refused) const;
   std::shared_ptr<const Inside> inside_;
 };
 
@@ -66,8 +78,10 @@ class GrammarEngine {
   /// json_schema: a JSON Schema; unless kOpenObjects is in front of it, an object may hold nothing
   /// that its schema does not name, unless that says so, and its keys come in the schema's order.
   /// regex: matched as a whole. ebnf: GBNF, its first rule named root. structural_tag: xgrammar's
-  /// structural tags, as JSON. An error (invalid_argument) has the reason. Neither time nor memory
-  /// nor stack is bounded here: see grammar_check.h.
+  /// structural tags, as JSON; with JSON Schemas, by text/schema/ where all formats in it are known
+  /// there (see tag_formats.cpp), which may then say "objects", "unenforceable", "best_effort" and
+  /// "name" (a json_schema), and "any_special" (free text). An error (invalid_argument) has the
+  /// reason. Neither time nor memory nor stack is bounded here: see grammar_check.h.
   Result<CompiledGrammar> compile(GrammarKind kind, const std::string& text);
 
   std::uint32_t vocab_size() const;

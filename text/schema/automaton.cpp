@@ -16,11 +16,11 @@ bool blank(unsigned char byte) {
 
 }  // namespace
 
-Automaton::Automaton(Tables& tables, Languages& languages, bool closed)
+Automaton::Automaton(SchemaTables& tables, TextSets& text_sets, bool closed)
     : tables_(tables),
-      languages_(languages),
+      text_sets_(text_sets),
       closed_(closed),
-      objects_(tables, languages, closed),
+      objects_(tables, text_sets, closed),
       arrays_(tables) {
   states_.id({});  // kDead
   parents_.id({0});
@@ -86,17 +86,17 @@ bool Automaton::may_end(State state) const {
   if (phase == Phase::done) return true;
   if (phase != Phase::number || list[0] != kDead) return false;
   for (std::size_t i = 4; i < list.size(); i += 3) {
-    if (languages_.ends(list[i])) return true;
+    if (text_sets_.ends(list[i])) return true;
   }
   return false;
 }
 
-bool Automaton::in_string(State state, std::vector<Lang>& sets) const {
+bool Automaton::in_string(State state, std::vector<TextSet>& sets) const {
   const Interned::List& list = states_[state];
   const auto phase = static_cast<Phase>(list[1]);
   if (list[3] != 0 || (phase != Phase::string && phase != Phase::key)) return false;
   for (std::size_t i = 4; i < list.size(); i += 3) {
-    const Lang set = phase == Phase::string ? list[i] : objects_.key_others(list[i + 1]);
+    const TextSet set = phase == Phase::string ? list[i] : objects_.key_others(list[i + 1]);
     if (set != kNothing) sets.push_back(set);
   }
   std::sort(sets.begin(), sets.end());
@@ -143,7 +143,7 @@ bool Automaton::could(State state, unsigned char byte) {
     case Phase::string:
       if (list[3] != 0 || byte < 0x20 || byte >= 0x80 || byte == '"' || byte == '\\') return true;
       for (std::size_t i = 4; i < list.size(); i += 3) {
-        if (languages_.next(list[i], byte) != kNothing) return true;
+        if (text_sets_.next(list[i], byte) != kNothing) return true;
       }
       return false;
   }
@@ -227,10 +227,10 @@ Automaton::State Automaton::step_value(State below, const Level& at, unsigned ch
   for (const Item& item : at.items) {
     const Table& of = tables_.table(item.a);
     if (byte == '"') {
-      if (languages_.live(of.string)) next.items.push_back({of.string, 0, item.parents});
+      if (text_sets_.live(of.string)) next.items.push_back({of.string, 0, item.parents});
     } else if (number) {
-      const Lang rest = languages_.next(tables_.number_texts(of.number, closed_), byte);
-      if (languages_.live(rest)) next.items.push_back({rest, 0, item.parents});
+      const TextSet rest = text_sets_.next(tables_.number_texts(of.number, closed_), byte);
+      if (text_sets_.live(rest)) next.items.push_back({rest, 0, item.parents});
     } else if (byte == '{') {
       for (const ObjectShape& shape : of.objects) {
         if (const auto id = objects_.start(shape)) next.items.push_back({*id, 0, item.parents});
@@ -256,14 +256,14 @@ Automaton::State Automaton::step_string(State state, const Level& at, unsigned c
     Item then = item;
     bool kept = false;
     if (step.kind == LexStep::Kind::quote) {
-      kept = languages_.ends(item.a);
+      kept = text_sets_.ends(item.a);
     } else if (step.kind == LexStep::Kind::character) {
-      then.a = languages_.next(item.a, step.character);
-      kept = languages_.live(then.a);
+      then.a = text_sets_.next(item.a, step.character);
+      kept = text_sets_.live(then.a);
     } else {
-      kept = languages_.live_between(item.a, step.first, step.last) ||
+      kept = text_sets_.live_between(item.a, step.first, step.last) ||
              (step.first_more <= step.last_more &&
-              languages_.live_between(item.a, step.first_more, step.last_more));
+              text_sets_.live_between(item.a, step.first_more, step.last_more));
     }
     if (kept) next.items.push_back(then);
   }
@@ -301,11 +301,11 @@ Automaton::State Automaton::step_number(State state, const Level& at, unsigned c
                        byte == '+' || byte == '-';
   for (const Item& item : at.items) {
     if (!goes_on) {
-      if (languages_.ends(item.a)) next.items.push_back(item);
+      if (text_sets_.ends(item.a)) next.items.push_back(item);
       continue;
     }
-    const Lang rest = languages_.next(item.a, byte);
-    if (languages_.live(rest)) next.items.push_back({rest, 0, item.parents});
+    const TextSet rest = text_sets_.next(item.a, byte);
+    if (text_sets_.live(rest)) next.items.push_back({rest, 0, item.parents});
   }
   if (goes_on) return make(below(state), std::move(next));
   if (below(state) == kDead) return kDead;
@@ -407,7 +407,7 @@ void Automaton::visit_all() {
 
 std::size_t Automaton::bytes() const {
   return states_.bytes() + parents_.bytes() + objects_.bytes() + arrays_.bytes() +
-         40 * steps_.size() + tables_.bytes() + languages_.bytes();
+         40 * steps_.size() + tables_.bytes() + text_sets_.bytes();
 }
 
 }  // namespace baton::schema

@@ -11,8 +11,8 @@
 
 #include "text/schema/containers.h"
 #include "text/schema/interned.h"
+#include "text/schema/schema_tables.h"
 #include "text/schema/string_lexer.h"
-#include "text/schema/tables.h"
 
 namespace baton::schema {
 
@@ -25,7 +25,7 @@ class Automaton {
   using State = std::uint32_t;
   static constexpr State kDead = 0;
 
-  Automaton(Tables& tables, Languages& languages, bool closed);
+  Automaton(SchemaTables& tables, TextSets& text_sets, bool closed);
 
   /// kDead: nothing matches.
   State start();
@@ -33,8 +33,12 @@ class Automaton {
   /// False: no text goes on with the byte; found without deriving anything.
   bool could(State state, unsigned char byte);
   bool may_end(State state) const;
+  /// Nothing may come but the end.
+  bool finished(State state) const {
+    return state != kDead && static_cast<Phase>(states_[state][1]) == Phase::done;
+  }
   /// In a string, or a key, between two characters: the sets of what may follow in it.
-  bool in_string(State state, std::vector<Lang>& sets) const;
+  bool in_string(State state, std::vector<TextSet>& sets) const;
   /// In a key: the same, as if only names that the schema names might come; kDead: none may.
   State named_only(State state);
   /// Derives the table of every schema that a value may have. LimitError.
@@ -87,8 +91,8 @@ class Automaton {
   State begin_value(State state, const Level& at, Phase after);
   std::uint32_t united(const std::vector<Item>& items, std::size_t from, std::size_t to);
 
-  Tables& tables_;
-  Languages& languages_;
+  SchemaTables& tables_;
+  TextSets& text_sets_;
   const bool closed_;
   ObjectStates objects_;
   ArrayStates arrays_;

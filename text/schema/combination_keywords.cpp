@@ -8,9 +8,9 @@ namespace {
 
 constexpr std::size_t kMaxBranches = 4;  // of anyOf, whose every subset is looked at
 
-bool empty(const Table& table, Languages& languages) {
+bool empty(const Table& table, TextSets& text_sets) {
   return !table.null && !table.yes && !table.no && table.objects.empty() && table.arrays.empty() &&
-         !languages.live(table.string) && !languages.live(table.number);
+         !text_sets.live(table.string) && !text_sets.live(table.number);
 }
 
 }  // namespace
@@ -77,13 +77,13 @@ void KeywordReader::read_any_of() {
 /// Takes out of `from` what `what` allows, type by type, where both allow something.
 void KeywordReader::exclude(Table& from, const Table& what) {
   const auto common = tables_.both(from, what);
-  if (common && empty(*common, langs_)) return;
+  if (common && empty(*common, text_sets_)) return;
   if (!what.exact) return report("oneOf", "a branch of it is not enforced");
   from.null = from.null && !what.null;
   from.yes = from.yes && !what.yes;
   from.no = from.no && !what.no;
-  from.string = langs_.minus(from.string, what.string);
-  from.number = langs_.minus(from.number, what.number);
+  from.string = text_sets_.minus(from.string, what.string);
+  from.number = text_sets_.minus(from.number, what.number);
   if (common && common->objects.empty() && common->arrays.empty()) return;
   auto rest = tables_.negative(what);
   if (rest) {
@@ -122,7 +122,7 @@ void KeywordReader::read_not() {
   if (denied == nullptr) return;
   const Table& what = tables_.table(tables_.part(*denied));
   const auto common = tables_.both(table_, what);
-  if (common && empty(*common, langs_)) return;
+  if (common && empty(*common, text_sets_)) return;
   if (!what.exact) return report("not", "what it denies is not enforced");
   merge("not", tables_.negative(what));
 }
@@ -202,7 +202,7 @@ void KeywordReader::read_unevaluated() {
   if (const Json* others = find("unevaluatedProperties")) {
     const Schema schema = tables_.part(*others);
     for (ObjectShape& shape : table_.objects) {
-      const Lang names = langs_.complement(shape.evaluated);
+      const TextSet names = text_sets_.complement(shape.evaluated);
       if (schema != kTrue && names != kNothing) shape.rules.emplace_back(names, schema);
       shape.others = shape.others || schema != kFalse;
       shape.named = shape.named || schema == kFalse;

@@ -29,32 +29,32 @@ std::uint32_t ObjectStates::write(const State& state) {
 }
 
 /// Names besides the named ones that may come at all.
-Lang ObjectStates::other_names(const ObjectShape& shape, const Class& made) {
+TextSet ObjectStates::other_names(const ObjectShape& shape, const Class& made) {
   std::vector<std::u32string> named;
   for (const std::uint32_t name : made.names) named.push_back(tables_.name(name));
-  Lang others = languages_.complement(languages_.words(named));
+  TextSet others = text_sets_.complement(text_sets_.words(named));
   for (const auto& [names, schema] : shape.rules) {
-    if (!tables_.satisfiable(schema)) others = languages_.minus(others, names);
+    if (!tables_.satisfiable(schema)) others = text_sets_.minus(others, names);
   }
   if (!closed_ || shape.others || !shape.named || shape.least > made.names.size()) return others;
-  Lang spoken = kNothing;
-  for (const Lang names : shape.patterns) spoken = languages_.either(spoken, names);
+  TextSet spoken = kNothing;
+  for (const TextSet names : shape.patterns) spoken = text_sets_.either(spoken, names);
   for (const auto& [names, schema] : made.exists) {
     const bool met = std::any_of(made.names.begin(), made.names.end(), [&](std::uint32_t name) {
       return tables_.has_name(names, name) &&
              tables_.satisfiable(tables_.all_of({tables_.property(shape, name), schema}));
     });
-    if (!met) spoken = languages_.either(spoken, names);
+    if (!met) spoken = text_sets_.either(spoken, names);
   }
-  return languages_.both(others, spoken);
+  return text_sets_.both(others, spoken);
 }
 
 /// Where names are counted, few others are names like those that the schema names; of many, those
 /// of a bounded length come.
 void ObjectStates::list_others(Class& made) {
-  const auto few = languages_.list(made.others, kMaxListed);
+  const auto few = text_sets_.list(made.others, kMaxListed);
   if (!few) {
-    if (made.distinct) made.others = languages_.both(made.others, languages_.at_most(kMaxCounted));
+    if (made.distinct) made.others = text_sets_.both(made.others, text_sets_.at_most(kMaxCounted));
     return;
   }
   for (const std::u32string& text : *few) made.names.push_back(tables_.name_id(text));
@@ -75,7 +75,7 @@ void ObjectStates::add_class(const ObjectShape& shape) {
   }
   made.exists = shape.exists;
   made.others = other_names(shape, made);
-  if (!languages_.live(made.others)) made.others = kNothing;
+  if (!text_sets_.live(made.others)) made.others = kNothing;
   if ((made.distinct || made.most != kUnbounded) && made.others != kNothing) list_others(made);
   for (const auto& rule : shape.rules) {
     if (rule.second != kTrue && tables_.satisfiable(rule.second)) made.rules.push_back(rule);
@@ -142,7 +142,7 @@ bool ObjectStates::can_be_met(const State& state, const std::vector<bool>& usabl
     }
     if (!met) {
       const auto& [names, schema] = of.exists[e];
-      met = tables_.satisfiable(schema) && languages_.live(languages_.both(state.others, names));
+      met = tables_.satisfiable(schema) && text_sets_.live(text_sets_.both(state.others, names));
     }
     if (!met) return false;
   }
@@ -199,7 +199,7 @@ ObjectStates::Info ObjectStates::find_info(const State& state) {
   if (possible && of.least > state.count + usable_count) {
     const std::uint64_t missing = of.least - state.count - usable_count;
     possible = missing > 10'000 ? state.others != kNothing
-                                : languages_.count(state.others, missing) >= missing;
+                                : text_sets_.count(state.others, missing) >= missing;
   }
   if (!possible) return out;
   out.live = true;
@@ -208,7 +208,7 @@ ObjectStates::Info ObjectStates::find_info(const State& state) {
   // Where only those that must come fit, no others do.
   const bool only_required = required >= left;
   out.others = state.others != kNothing && !only_required && (!of.ordered || required == 0) &&
-               (needed < left || state.pending != 0) && languages_.live(state.others);
+               (needed < left || state.pending != 0) && text_sets_.live(state.others);
   std::vector<bool> candidate(of.names.size());
   for (std::size_t i = 0; i < of.names.size(); ++i) {
     candidate[i] = usable[i] && (of.required[i] || !only_required);
@@ -255,7 +255,7 @@ std::uint32_t ObjectStates::key(std::uint32_t state) {
 
 std::uint32_t ObjectStates::key_named(std::uint32_t key) {
   Interned::List list = keys_[key];
-  list.resize(kLangs);
+  list.resize(kTextSets);
   return keys_.id(std::move(list));
 }
 
@@ -263,7 +263,7 @@ bool ObjectStates::key_may_hold(std::uint32_t state, std::uint32_t key, char32_t
                                 char32_t last) {
   if (first > last) return false;
   const Interned::List list = keys_[key];
-  if (list.size() > kLangs && languages_.live_between(list[kLangs], first, last)) return true;
+  if (list.size() > kTextSets && text_sets_.live_between(list[kTextSets], first, last)) return true;
   const Class& of = classes_[states_[state][0]];
   const std::vector<std::uint32_t>& all = info(state).candidates;
   for (auto it = std::lower_bound(all.begin(), all.end(), list[0]);
@@ -295,18 +295,18 @@ std::optional<std::uint32_t> ObjectStates::key_next(std::uint32_t state, std::ui
   list[0] = named ? low : 0;
   list[1] = named ? end : 0;
   list[2] = named ? depth + 1 : 0;
-  if (list.size() > kLangs) {
-    const std::size_t langs = kLangs + 1 + of.rules.size() + of.exists.size();
-    for (std::size_t i = kLangs; i < langs; ++i) list[i] = languages_.next(list[i], c);
+  if (list.size() > kTextSets) {
+    const std::size_t text_sets = kTextSets + 1 + of.rules.size() + of.exists.size();
+    for (std::size_t i = kTextSets; i < text_sets; ++i) list[i] = text_sets_.next(list[i], c);
     if (of.distinct) list.push_back(c);
-    if (!languages_.live(list[kLangs])) list.resize(kLangs);
+    if (!text_sets_.live(list[kTextSets])) list.resize(kTextSets);
   }
-  if (!named && list.size() == kLangs) return std::nullopt;
+  if (!named && list.size() == kTextSets) return std::nullopt;
   return keys_.id(std::move(list));
 }
 
 void ObjectStates::add_next(const State& state, std::int64_t name, Schema schema,
-                            std::uint32_t suits, std::vector<Next>& out, Lang other_after) {
+                            std::uint32_t suits, std::vector<Next>& out, TextSet other_after) {
   const Class& of = classes_[state.of];
   suits &= state.pending;
   for (std::uint32_t met = suits;; met = (met - 1) & suits) {
@@ -346,23 +346,23 @@ void ObjectStates::key_end(std::uint32_t state, std::uint32_t key, std::vector<N
     add_next(from, i, of.schemas[i], of.matches[i], out, from.others);
     break;
   }
-  if (list.size() == kLangs || !languages_.ends(list[kLangs])) return;
+  if (list.size() == kTextSets || !text_sets_.ends(list[kTextSets])) return;
   const auto rules = static_cast<std::ptrdiff_t>(of.rules.size());
-  const auto lang = list.begin() + static_cast<std::ptrdiff_t>(kLangs) + 1;
+  const auto text_set = list.begin() + static_cast<std::ptrdiff_t>(kTextSets) + 1;
   std::vector<Schema> parts;
   for (std::ptrdiff_t r = 0; r < rules; ++r) {
-    if (languages_.ends(lang[r])) parts.push_back(of.rules[static_cast<std::size_t>(r)].second);
+    if (text_sets_.ends(text_set[r])) parts.push_back(of.rules[static_cast<std::size_t>(r)].second);
   }
   std::uint32_t suits = 0;
   const auto exists = static_cast<std::ptrdiff_t>(of.exists.size());
   for (std::ptrdiff_t e = 0; e < exists; ++e) {
-    if (languages_.ends(lang[rules + e])) suits |= 1U << static_cast<std::uint32_t>(e);
+    if (text_sets_.ends(text_set[rules + e])) suits |= 1U << static_cast<std::uint32_t>(e);
   }
-  Lang other_after = from.others;
+  TextSet other_after = from.others;
   if (of.distinct && (!of.exists.empty() || from.count + 1 < of.least)) {
-    const std::u32string text(lang + rules + exists, list.end());
-    other_after = languages_.minus(from.others, languages_.words({text}));
-    if (!languages_.live(other_after)) other_after = kNothing;
+    const std::u32string text(text_set + rules + exists, list.end());
+    other_after = text_sets_.minus(from.others, text_sets_.words({text}));
+    if (!text_sets_.live(other_after)) other_after = kNothing;
   }
   add_next(from, -1, tables_.all_of(std::move(parts)), suits, out, other_after);
 }
@@ -373,7 +373,7 @@ void ObjectStates::values(std::uint32_t state, std::vector<Schema>& out) {
   if (of.others == kNothing) return;
   std::vector<Schema> all;
   for (const auto& [names, schema] : of.rules) {
-    if (languages_.live(languages_.both(names, of.others))) {
+    if (text_sets_.live(text_sets_.both(names, of.others))) {
       out.push_back(schema);
       all.push_back(schema);
     }

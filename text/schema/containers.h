@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "text/schema/interned.h"
+#include "text/schema/schema_tables.h"
 #include "text/schema/string_lexer.h"
-#include "text/schema/tables.h"
 
 namespace baton::schema {
 
@@ -27,8 +27,8 @@ struct Next {
 class ObjectStates {
  public:
   /// `closed`: names come in the schema's order, and those that it does not name do not come.
-  ObjectStates(Tables& tables, Languages& languages, bool closed)
-      : tables_(tables), languages_(languages), closed_(closed) {}
+  ObjectStates(SchemaTables& tables, TextSets& text_sets, bool closed)
+      : tables_(tables), text_sets_(text_sets), closed_(closed) {}
 
   /// Nothing: no object matches.
   std::optional<std::uint32_t> start(const ObjectShape& shape);
@@ -43,8 +43,8 @@ class ObjectStates {
   /// The key ends here.
   void key_end(std::uint32_t state, std::uint32_t key, std::vector<Next>& out);
   /// Names besides those that the schema names; kNothing: none.
-  Lang key_others(std::uint32_t key) const {
-    return keys_[key].size() > kLangs ? keys_[key][kLangs] : kNothing;
+  TextSet key_others(std::uint32_t key) const {
+    return keys_[key].size() > kTextSets ? keys_[key][kTextSets] : kNothing;
   }
   /// The same key without them.
   std::uint32_t key_named(std::uint32_t key);
@@ -53,8 +53,8 @@ class ObjectStates {
   void values(std::uint32_t state, std::vector<Schema>& out);
 
  private:
-  static constexpr std::size_t kLangs = 3;  // where a key's sets of names begin
-  static constexpr std::size_t kUsed = 5;   // where a state's used names begin
+  static constexpr std::size_t kTextSets = 3;  // where a key's sets of names begin
+  static constexpr std::size_t kUsed = 5;      // where a state's used names begin
   static constexpr std::size_t kMaxExists = 6;
 
   struct Class {
@@ -63,11 +63,11 @@ class ObjectStates {
     std::vector<bool> required;
     std::vector<std::uint32_t> matches;  // bits: which of `exists` each name suits
     std::vector<std::uint32_t> sorted;   // indices, by name
-    std::vector<std::pair<Lang, Schema>> rules;
-    std::vector<std::pair<Lang, Schema>> exists;
+    std::vector<std::pair<TextSet, Schema>> rules;
+    std::vector<std::pair<TextSet, Schema>> exists;
     std::uint64_t least = 0;
     std::uint64_t most = kUnbounded;
-    Lang others = kNothing;
+    TextSet others = kNothing;
     bool ordered = false;
     bool distinct = false;  // other names are told apart, since they are counted
   };
@@ -82,7 +82,7 @@ class ObjectStates {
     std::uint32_t position = 0;  // ordered: names before it do not come any more
     std::uint32_t count = 0;
     std::uint32_t pending = 0;  // bits: which of `exists` has not been met
-    Lang others = kNothing;
+    TextSet others = kNothing;
     std::vector<std::uint32_t> used;  // bits by index; not ordered
   };
 
@@ -94,18 +94,18 @@ class ObjectStates {
   void add_class(const ObjectShape& shape);
   void list_others(Class& made);
   std::uint64_t names_to_meet(const State& state, const std::vector<bool>& usable);
-  Lang other_names(const ObjectShape& shape, const Class& made);
+  TextSet other_names(const ObjectShape& shape, const Class& made);
   std::uint32_t after(const State& state, std::int64_t name, std::u32string_view text,
                       std::uint32_t met);
   void add_next(const State& state, std::int64_t name, Schema schema, std::uint32_t suits,
-                std::vector<Next>& out, Lang other_after);
+                std::vector<Next>& out, TextSet other_after);
   static std::vector<std::uint32_t> words(const std::vector<std::uint32_t>& list,
                                           std::size_t from) {
     return {list.begin() + static_cast<std::ptrdiff_t>(from), list.end()};
   }
 
-  Tables& tables_;
-  Languages& languages_;
+  SchemaTables& tables_;
+  TextSets& text_sets_;
   const bool closed_;
   std::deque<Class> classes_;
   std::map<const ObjectShape*, std::uint32_t> by_shape_;
@@ -118,7 +118,7 @@ class ObjectStates {
 /// Likewise, of arrays.
 class ArrayStates {
  public:
-  ArrayStates(Tables& tables) : tables_(tables) {}
+  ArrayStates(SchemaTables& tables) : tables_(tables) {}
 
   std::optional<std::uint32_t> start(const ArrayShape& shape);
   bool may_end(std::uint32_t state) { return ended(read(state)); }
@@ -139,7 +139,7 @@ class ArrayStates {
   bool ended(const State& state) const;
   bool live(const State& state);
 
-  Tables& tables_;
+  SchemaTables& tables_;
   std::vector<const ArrayShape*> shapes_;
   std::map<const ArrayShape*, std::uint32_t> by_shape_;
   Interned states_;

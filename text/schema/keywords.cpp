@@ -7,17 +7,17 @@
 
 namespace baton::schema {
 
-Result<Lang> pattern_lang(Languages& languages, std::string_view pattern) {
+Result<TextSet> pattern_set(TextSets& text_sets, std::string_view pattern) {
   auto compiled = compile_pattern(pattern);
   if (!compiled.ok()) return compiled.status();
-  Lang out = kNothing;
+  TextSet out = kNothing;
   for (const auto& alternative : compiled.value()) {
-    Lang all = kAnything;
+    TextSet all = kAnything;
     for (const Condition& condition : alternative) {
-      const Lang one = languages.pattern(condition.nfa);
-      all = languages.both(all, condition.negated ? languages.complement(one) : one);
+      const TextSet one = text_sets.pattern(condition.nfa);
+      all = text_sets.both(all, condition.negated ? text_sets.complement(one) : one);
     }
-    out = languages.either(out, all);
+    out = text_sets.either(out, all);
   }
   return out;
 }
@@ -113,7 +113,7 @@ void KeywordReader::read_type() {
     } else if (name == "number") {
       allowed.number = kAnything;
     } else if (name == "integer") {
-      allowed.number = langs_.either(allowed.number, tables_.integer_);
+      allowed.number = text_sets_.either(allowed.number, tables_.integer_);
     } else if (name == "object") {
       allowed.objects = all.objects;
     } else if (name == "array") {
@@ -154,18 +154,18 @@ void KeywordReader::read_enum() {
       tables_.add(out, tables_.table(tables_.value(value)));
     }
   }
-  out.string = langs_.words(words);
+  out.string = text_sets_.words(words);
   merge("enum", out);
 }
 
-Table Tables::value_table(const Json& json) {
+Table SchemaTables::value_table(const Json& json) {
   Table out;
   if (json.is_null()) out.null = true;
   if (json.is_boolean()) (json.get<bool>() ? out.yes : out.no) = true;
   if (json.is_string()) {
-    out.string = languages_.words({to_code_points(json.get_ref<const std::string&>())});
+    out.string = text_sets_.words({to_code_points(json.get_ref<const std::string&>())});
   }
-  if (json.is_number()) out.number = languages_.number_equal(decimal_text(json));
+  if (json.is_number()) out.number = text_sets_.number_equal(decimal_text(json));
   if (json.is_array()) {
     ArrayShape& shape = out.arrays.emplace_back();
     for (const Json& inside : json) shape.prefix.push_back(value(inside));
@@ -182,7 +182,7 @@ Table Tables::value_table(const Json& json) {
       words.push_back(names_[name]);
     }
     std::sort(shape.required.begin(), shape.required.end());
-    shape.rules.emplace_back(languages_.complement(languages_.words(words)), kFalse);
+    shape.rules.emplace_back(text_sets_.complement(text_sets_.words(words)), kFalse);
     shape.named = true;
   }
   return out;
@@ -191,8 +191,9 @@ Table Tables::value_table(const Json& json) {
 void KeywordReader::read_string() {
   std::uint64_t n = 0;
   if (table_.string == kNothing) return;
-  if (count("minLength", &n)) table_.string = langs_.both(table_.string, langs_.at_least(n));
-  if (count("maxLength", &n)) table_.string = langs_.both(table_.string, langs_.at_most(n));
+  if (count("minLength", &n))
+    table_.string = text_sets_.both(table_.string, text_sets_.at_least(n));
+  if (count("maxLength", &n)) table_.string = text_sets_.both(table_.string, text_sets_.at_most(n));
   read_pattern();
   const Json* format = find("format");
   if (format == nullptr || !format->is_string()) return;
@@ -202,21 +203,21 @@ void KeywordReader::read_string() {
     if (known) report("format", "'" + format->get<std::string>() + "' is not enforced");
     return;
   }
-  Lang set = pattern_lang(langs_, "^(?:" + allowed->pattern + ")$").value();
+  TextSet set = pattern_set(text_sets_, "^(?:" + allowed->pattern + ")$").value();
   if (!allowed->excluded.empty()) {
-    set = langs_.minus(set, pattern_lang(langs_, allowed->excluded).value());
+    set = text_sets_.minus(set, pattern_set(text_sets_, allowed->excluded).value());
   }
-  if (allowed->longest > 0) set = langs_.both(set, langs_.at_most(allowed->longest));
-  table_.string = langs_.both(table_.string, set);
+  if (allowed->longest > 0) set = text_sets_.both(set, text_sets_.at_most(allowed->longest));
+  table_.string = text_sets_.both(table_.string, set);
 }
 
 void KeywordReader::read_pattern() {
   const Json* pattern = find("pattern");
   if (pattern == nullptr) return;
   if (!pattern->is_string()) return report("pattern", "its value is not a string");
-  const auto set = pattern_lang(langs_, pattern->get_ref<const std::string&>());
+  const auto set = pattern_set(text_sets_, pattern->get_ref<const std::string&>());
   if (!set.ok()) return report("pattern", set.status().message());
-  table_.string = langs_.both(table_.string, set.value());
+  table_.string = text_sets_.both(table_.string, set.value());
 }
 
 void KeywordReader::read_number() {
@@ -231,26 +232,28 @@ void KeywordReader::read_number() {
     const Json* value = find(keyword);
     return value != nullptr && value->is_boolean() && value->get<bool>();
   };
-  const auto restrict_to = [&](Lang set) { table_.number = langs_.both(table_.number, set); };
+  const auto restrict_to = [&](TextSet set) {
+    table_.number = text_sets_.both(table_.number, set);
+  };
   if (const Json* most = bound("maximum")) {
-    restrict_to(langs_.number_at_most(decimal_text(*most), !strict("exclusiveMaximum")));
+    restrict_to(text_sets_.number_at_most(decimal_text(*most), !strict("exclusiveMaximum")));
   }
   if (const Json* most = bound("exclusiveMaximum")) {
-    restrict_to(langs_.number_at_most(decimal_text(*most), false));
+    restrict_to(text_sets_.number_at_most(decimal_text(*most), false));
   }
   if (const Json* least = bound("minimum")) {
-    restrict_to(
-        langs_.complement(langs_.number_at_most(decimal_text(*least), strict("exclusiveMinimum"))));
+    restrict_to(text_sets_.complement(
+        text_sets_.number_at_most(decimal_text(*least), strict("exclusiveMinimum"))));
   }
   if (const Json* least = bound("exclusiveMinimum")) {
-    restrict_to(langs_.complement(langs_.number_at_most(decimal_text(*least), true)));
+    restrict_to(text_sets_.complement(text_sets_.number_at_most(decimal_text(*least), true)));
   }
   for (const char* keyword : {"multipleOf", "divisibleBy"}) {
     const Json* step = bound(keyword);
     if (step == nullptr) continue;
     try {
-      restrict_to(langs_.multiple_of(decimal_text(*step)));
-      if (!langs_.live(tables_.number_texts(table_.number, false))) continue;
+      restrict_to(text_sets_.multiple_of(decimal_text(*step)));
+      if (!text_sets_.live(tables_.number_texts(table_.number, false))) continue;
     } catch (const LimitError& error) {
       report(keyword, error.what());
     }
@@ -314,7 +317,7 @@ void KeywordReader::read_object() {
   if (const Json* names = find("propertyNames")) {
     const Table& of = tables_.table(tables_.part(*names));
     table_.exact = table_.exact && of.exact;
-    if (of.string != kAnything) shape.rules.emplace_back(langs_.complement(of.string), kFalse);
+    if (of.string != kAnything) shape.rules.emplace_back(text_sets_.complement(of.string), kFalse);
   }
   const Json* required = find("required");
   if (required != nullptr && !required->is_boolean()) {
@@ -343,14 +346,14 @@ void KeywordReader::read_names(ObjectShape& shape) {
     }
     shape.named = !properties->empty();
   }
-  Lang known = langs_.words(words);
+  TextSet known = text_sets_.words(words);
   bool all_known = true;
   const Json* patterns = find("patternProperties");
   if (patterns != nullptr && !patterns->is_object()) {
     report("patternProperties", "its value is not an object");
   } else if (patterns != nullptr) {
     for (const auto& [pattern, inside] : patterns->items()) {
-      const auto set = pattern_lang(langs_, pattern);
+      const auto set = pattern_set(text_sets_, pattern);
       if (!set.ok()) {
         all_known = false;
         report("patternProperties", set.status().message());
@@ -359,7 +362,7 @@ void KeywordReader::read_names(ObjectShape& shape) {
       const Schema schema = tables_.part(inside);
       shape.rules.emplace_back(set.value(), schema);
       if (schema != kFalse) shape.patterns.push_back(set.value());
-      known = langs_.either(known, set.value());
+      known = text_sets_.either(known, set.value());
       shape.named = true;
     }
   }
@@ -374,7 +377,7 @@ void KeywordReader::read_names(ObjectShape& shape) {
   shape.named = shape.named || schema == kFalse;
   shape.others = schema != kFalse;
   shape.evaluated = kAnything;
-  if (schema != kTrue) shape.rules.emplace_back(langs_.complement(known), schema);
+  if (schema != kTrue) shape.rules.emplace_back(text_sets_.complement(known), schema);
 }
 
 }  // namespace baton::schema

@@ -4,15 +4,15 @@
 #include <string>
 #include <vector>
 
-#include "text/schema/tables.h"
+#include "text/schema/schema_tables.h"
 
 namespace baton::schema {
 
 /// Reads one schema object, of any draft from 4 to 2020-12.
 class KeywordReader {
  public:
-  KeywordReader(Tables& tables, const Json& json)
-      : tables_(tables), langs_(tables.languages_), json_(json) {}
+  KeywordReader(SchemaTables& tables, const Json& json)
+      : tables_(tables), text_sets_(tables.text_sets_), json_(json) {}
 
   Table read();
 
@@ -44,14 +44,14 @@ class KeywordReader {
   void depend(const char* keyword, const std::string& name, const Json& on);
   void read_unevaluated();
 
-  Tables& tables_;
-  Languages& langs_;
+  SchemaTables& tables_;
+  TextSets& text_sets_;
   const Json& json_;
   Table table_;
 };
 
 /// The set of a pattern's texts; an error says what is not supported.
-Result<Lang> pattern_lang(Languages& languages, std::string_view pattern);
+Result<TextSet> pattern_set(TextSets& text_sets, std::string_view pattern);
 /// The text of a JSON number, as a decimal.
 std::string decimal_text(const Json& number);
 

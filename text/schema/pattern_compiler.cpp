@@ -7,7 +7,7 @@
 
 #include "text/schema/char_set.h"
 #include "text/schema/regex_nfa.h"
-#include "text/schema/tables.h"
+#include "text/schema/schema_tables.h"
 
 namespace baton::schema {
 

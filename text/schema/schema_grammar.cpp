@@ -12,9 +12,9 @@ Result<std::shared_ptr<SchemaGrammar>> SchemaGrammar::compile(std::string_view t
   made->document_ = std::move(document.value());
   made->text_bytes_ = 4 * text.size();
   try {
-    made->tables_ = std::make_unique<Tables>(*made->document_, made->languages_);
+    made->tables_ = std::make_unique<SchemaTables>(*made->document_, made->text_sets_);
     made->automaton_ =
-        std::make_unique<Automaton>(*made->tables_, made->languages_, options.closed);
+        std::make_unique<Automaton>(*made->tables_, made->text_sets_, options.closed);
     made->automaton_->visit_all();
     made->start_ = made->automaton_->start();
   } catch (const WrongSchema& error) {
@@ -23,7 +23,7 @@ Result<std::shared_ptr<SchemaGrammar>> SchemaGrammar::compile(std::string_view t
     return invalid(std::string("the schema is too complex: ") + error.what());
   }
   made->tables_->freeze();
-  made->languages_.give_up_silently();
+  made->text_sets_.give_up_silently();
   if (made->start_ == Automaton::kDead) return invalid("nothing matches the schema");
   return made;
 }

@@ -10,8 +10,8 @@
 #include "ipc/status.h"
 #include "text/schema/automaton.h"
 #include "text/schema/document.h"
-#include "text/schema/languages.h"
-#include "text/schema/tables.h"
+#include "text/schema/schema_tables.h"
+#include "text/schema/text_sets.h"
 
 namespace baton::schema {
 
@@ -30,7 +30,7 @@ class SchemaGrammar {
   /// Keywords that are not enforced, in the order in which they were found.
   const std::vector<Unenforced>& unenforced() const { return tables_->unenforced(); }
   Automaton& automaton() { return *automaton_; }
-  Languages& languages() { return languages_; }
+  TextSets& text_sets() { return text_sets_; }
   Automaton::State start() const { return start_; }
   std::size_t bytes() const { return automaton_->bytes() + text_bytes_; }
 
@@ -38,8 +38,8 @@ class SchemaGrammar {
   SchemaGrammar() = default;
 
   std::unique_ptr<Document> document_;
-  Languages languages_;
-  std::unique_ptr<Tables> tables_;
+  TextSets text_sets_;
+  std::unique_ptr<SchemaTables> tables_;
   std::unique_ptr<Automaton> automaton_;
   Automaton::State start_ = Automaton::kDead;
   std::size_t text_bytes_ = 0;

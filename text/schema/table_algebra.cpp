@@ -1,7 +1,7 @@
 // `and` and `not` of tables.
 #include <algorithm>
 
-#include "text/schema/tables.h"
+#include "text/schema/schema_tables.h"
 
 namespace baton::schema {
 namespace {
@@ -24,7 +24,7 @@ void append(std::vector<Entry>& to, const std::vector<Entry>& from) {
 
 }  // namespace
 
-std::optional<ObjectShape> Tables::both(const ObjectShape& a, const ObjectShape& b) {
+std::optional<ObjectShape> SchemaTables::both(const ObjectShape& a, const ObjectShape& b) {
   if (++merges_ > kMaxMerges) throw LimitError("its combinations are too many");
   ObjectShape out = a;
   std::unordered_map<std::uint32_t, std::size_t> at;
@@ -48,12 +48,12 @@ std::optional<ObjectShape> Tables::both(const ObjectShape& a, const ObjectShape&
   out.most = std::min(a.most, b.most);
   out.named = a.named || b.named;
   out.others = a.others || b.others;
-  out.evaluated = languages_.either(a.evaluated, b.evaluated);
+  out.evaluated = text_sets_.either(a.evaluated, b.evaluated);
   if (surely_empty(out, 0)) return std::nullopt;
   return out;
 }
 
-std::optional<ArrayShape> Tables::both(const ArrayShape& a, const ArrayShape& b) {
+std::optional<ArrayShape> SchemaTables::both(const ArrayShape& a, const ArrayShape& b) {
   if (++merges_ > kMaxMerges) throw LimitError("its combinations are too many");
   ArrayShape out;
   const std::size_t prefix = std::max(a.prefix.size(), b.prefix.size());
@@ -68,13 +68,13 @@ std::optional<ArrayShape> Tables::both(const ArrayShape& a, const ArrayShape& b)
   return out;
 }
 
-std::optional<Table> Tables::both(const Table& a, const Table& b) {
+std::optional<Table> SchemaTables::both(const Table& a, const Table& b) {
   Table out;
   out.null = a.null && b.null;
   out.yes = a.yes && b.yes;
   out.no = a.no && b.no;
-  out.string = languages_.both(a.string, b.string);
-  out.number = languages_.both(a.number, b.number);
+  out.string = text_sets_.both(a.string, b.string);
+  out.number = text_sets_.both(a.number, b.number);
   out.exact = a.exact && b.exact;
   for (const ObjectShape& mine : a.objects) {
     for (const ObjectShape& theirs : b.objects) {
@@ -91,7 +91,7 @@ std::optional<Table> Tables::both(const Table& a, const Table& b) {
   return out;
 }
 
-std::vector<ObjectShape> Tables::negative_shapes(const ObjectShape& of) {
+std::vector<ObjectShape> SchemaTables::negative_shapes(const ObjectShape& of) {
   std::vector<ObjectShape> out;
   for (const std::uint32_t name : of.required) {
     out.emplace_back().properties.emplace_back(name, kFalse);
@@ -113,7 +113,7 @@ std::vector<ObjectShape> Tables::negative_shapes(const ObjectShape& of) {
   return out;
 }
 
-std::vector<ArrayShape> Tables::negative_shapes(const ArrayShape& of) {
+std::vector<ArrayShape> SchemaTables::negative_shapes(const ArrayShape& of) {
   std::vector<ArrayShape> out;
   for (std::size_t i = 0; i < of.prefix.size(); ++i) {
     if (of.prefix[i] == kTrue) continue;
@@ -139,13 +139,13 @@ std::vector<ArrayShape> Tables::negative_shapes(const ArrayShape& of) {
   return out;
 }
 
-std::optional<Table> Tables::negative(const Table& of) {
+std::optional<Table> SchemaTables::negative(const Table& of) {
   Table out = everything();
   out.null = !of.null;
   out.yes = !of.yes;
   out.no = !of.no;
-  out.string = languages_.complement(of.string);
-  out.number = languages_.complement(of.number);
+  out.string = text_sets_.complement(of.string);
+  out.number = text_sets_.complement(of.number);
   for (const ObjectShape& shape : of.objects) {
     std::vector<ObjectShape> next;
     const std::vector<ObjectShape> wrong = negative_shapes(shape);

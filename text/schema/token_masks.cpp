@@ -20,31 +20,33 @@ bool printable(unsigned char byte) {
 
 std::size_t TokenMasks::bytes() const {
   return (masks_.size() + insides_.size()) * (4 * vocabulary_.mask_words() + 64) +
-         ascii_.size() * sizeof(Ascii);
+         ascii_.size() * sizeof(Ascii) + exits_ * sizeof(Exit);
 }
 
-const Mask& TokenMasks::mask(Automaton::State state) {
+const TokenMasks::Found& TokenMasks::find(Automaton::State state) {
   const auto known = masks_.find(state);
   if (known != masks_.end()) return known->second;
   if (bytes() > kKeptBytes) {
     masks_.clear();
     insides_.clear();
     ascii_.clear();
+    exits_ = 0;
   }
-  Mask made(vocabulary_.mask_words(), 0);
-  std::vector<Lang> sets;
+  Found made{Mask(vocabulary_.mask_words(), 0), {}};
+  std::vector<TextSet> sets;
   if (automaton_.in_string(state, sets)) {
-    for (const Lang set : sets) unite(made, inside(set));
+    for (const TextSet set : sets) unite(made.mask, inside(set));
     const Automaton::State named = automaton_.named_only(state);
-    if (named != Automaton::kDead) walk(vocabulary_.without_quote(), named, made.data());
-    walk(vocabulary_.with_quote(), state, made.data());
+    if (named != Automaton::kDead) walk(vocabulary_.without_quote(), named, made);
+    walk(vocabulary_.with_quote(), state, made);
   } else {
-    walk(vocabulary_.all(), state, made.data());
+    walk(vocabulary_.all(), state, made);
   }
+  exits_ += made.exits.size();
   return masks_[state] = std::move(made);
 }
 
-void TokenMasks::walk(const TokenTrie& trie, Automaton::State state, std::uint32_t* mask) {
+void TokenMasks::walk(const TokenTrie& trie, Automaton::State state, Found& found) {
   states_.resize(trie.deepest + 1);
   states_[0] = state;
   const std::uint32_t end = static_cast<std::uint32_t>(trie.nodes.size() - 1);
@@ -60,18 +62,21 @@ void TokenMasks::walk(const TokenTrie& trie, Automaton::State state, std::uint32
     states_[node.depth] = to;
     // Its own tokens come before those of the nodes below it.
     const TokenTrie::Node& below = trie.nodes[i + 1];
-    for (std::uint32_t t = node.token; t < below.token; ++t) set_bit(mask, trie.tokens[t]);
+    for (std::uint32_t t = node.token; t < below.token; ++t) {
+      set_bit(found.mask.data(), trie.tokens[t]);
+    }
+    if (node.skip != i + 1 && automaton_.may_end(to)) found.exits.push_back({&trie, i});
     ++i;
   }
 }
 
-const TokenMasks::Ascii& TokenMasks::ascii(Lang set) {
+const TokenMasks::Ascii& TokenMasks::ascii(TextSet set) {
   std::unique_ptr<Ascii>& table = ascii_[set];
   if (!table) {
     table = std::make_unique<Ascii>();
     for (unsigned char byte = 0; byte < 128; ++byte) {
-      const Lang to = printable(byte) ? languages_.next(set, byte) : kNothing;
-      (*table)[byte] = languages_.live(to) ? to : kNothing;
+      const TextSet to = printable(byte) ? text_sets_.next(set, byte) : kNothing;
+      (*table)[byte] = text_sets_.live(to) ? to : kNothing;
     }
   }
   return *table;
@@ -86,24 +91,24 @@ TokenMasks::Place TokenMasks::next(Place place, unsigned char byte) {
   const LexStep step = lex(place.lex, byte);
   place.alive = false;
   if (step.kind == LexStep::Kind::character) {
-    place.set = languages_.next(place.set, step.character);
-    place.alive = languages_.live(place.set);
+    place.set = text_sets_.next(place.set, step.character);
+    place.alive = text_sets_.live(place.set);
   } else if (step.kind == LexStep::Kind::inside) {
-    place.alive = languages_.live_between(place.set, step.first, step.last) ||
+    place.alive = text_sets_.live_between(place.set, step.first, step.last) ||
                   (step.first_more <= step.last_more &&
-                   languages_.live_between(place.set, step.first_more, step.last_more));
+                   text_sets_.live_between(place.set, step.first_more, step.last_more));
   }
   place.lex = step.state;
   return place;
 }
 
-TokenMasks::Loops TokenMasks::loops(Lang set) {
+TokenMasks::Loops TokenMasks::loops(TextSet set) {
   Loops out;
   const Ascii& table = ascii(set);
   for (unsigned byte = 0; byte < 128; ++byte) out[byte] = table[byte] == set;
   char32_t first = 0;
   std::vector<std::pair<char32_t, char32_t>> same;
-  for (const Move& move : languages_.moves(set)) {
+  for (const Move& move : text_sets_.moves(set)) {
     if (move.next == set) same.emplace_back(first, move.last);
     first = move.last + 1;
   }
@@ -120,7 +125,7 @@ TokenMasks::Loops TokenMasks::loops(Lang set) {
 
 /// Of a set that most characters do not change: all tokens but those with another character, which
 /// are looked at one by one. False: there are too many of these.
-bool TokenMasks::by_exceptions(Lang set, Mask& mask) {
+bool TokenMasks::by_exceptions(TextSet set, Mask& mask) {
   const Loops same = loops(set);
   std::size_t others = 0;
   for (unsigned byte = 0; byte < 256; ++byte) {
@@ -142,7 +147,7 @@ bool TokenMasks::by_exceptions(Lang set, Mask& mask) {
   return true;
 }
 
-void TokenMasks::from_nothing(Lang set, Mask& mask) {
+void TokenMasks::from_nothing(TextSet set, Mask& mask) {
   const TokenTrie& trie = vocabulary_.without_quote();
   std::vector<Place> places(trie.deepest + 1);
   places[0] = {set, 0, true};
@@ -162,13 +167,13 @@ void TokenMasks::from_nothing(Lang set, Mask& mask) {
 }
 
 /// The set that most first characters lead to, if it has a mask by exceptions.
-std::optional<Lang> TokenMasks::base_of(Lang set) {
-  std::unordered_map<Lang, std::size_t> weights;
+std::optional<TextSet> TokenMasks::base_of(TextSet set) {
+  std::unordered_map<TextSet, std::size_t> weights;
   const Ascii& table = ascii(set);
   for (unsigned char byte = 0x20; byte < 128; ++byte) {
     if (table[byte] != kNothing) weights[table[byte]] += vocabulary_.holding(byte).size();
   }
-  Lang best = kNothing;
+  TextSet best = kNothing;
   for (const auto& [to, weight] : weights) {
     if (best == kNothing || weight > weights[best]) best = to;
   }
@@ -186,7 +191,7 @@ std::optional<Lang> TokenMasks::base_of(Lang set) {
 
 /// The mask of `base`, and what differs: where only characters that do not change `base` have led
 /// to it, a token may come if it may come at `base`.
-void TokenMasks::from_base(Lang set, Lang base, Mask& mask) {
+void TokenMasks::from_base(TextSet set, TextSet base, Mask& mask) {
   mask = base == kAnything ? vocabulary_.free() : insides_[base];
   const Loops same = base == kAnything ? Loops().set() : loops(base);
   const TokenTrie& trie = vocabulary_.without_quote();
@@ -214,8 +219,8 @@ void TokenMasks::from_base(Lang set, Lang base, Mask& mask) {
   }
 }
 
-Mask TokenMasks::find_inside(Lang set) {
-  const std::int64_t length = languages_.only_length(set);
+Mask TokenMasks::find_inside(TextSet set) {
+  const std::int64_t length = text_sets_.only_length(set);
   if (length >= 0) {
     return static_cast<std::uint32_t>(length) >= vocabulary_.longest()
                ? vocabulary_.free()
@@ -231,8 +236,8 @@ Mask TokenMasks::find_inside(Lang set) {
   return mask;
 }
 
-const Mask& TokenMasks::inside(Lang set) {
-  set = languages_.without_length(set, vocabulary_.longest());
+const Mask& TokenMasks::inside(TextSet set) {
+  set = text_sets_.without_length(set, vocabulary_.longest());
   if (set == kAnything) return vocabulary_.free();
   const auto known = insides_.find(set);
   if (known != insides_.end()) return known->second;

@@ -19,42 +19,51 @@ namespace baton::schema {
 /// Keeps the masks of states. Not thread-safe.
 class TokenMasks {
  public:
-  TokenMasks(const Vocabulary& vocabulary, Automaton& automaton, Languages& languages)
-      : vocabulary_(vocabulary), automaton_(automaton), languages_(languages) {}
+  TokenMasks(const Vocabulary& vocabulary, Automaton& automaton, TextSets& text_sets)
+      : vocabulary_(vocabulary), automaton_(automaton), text_sets_(text_sets) {}
 
-  /// Without an end.
-  const Mask& mask(Automaton::State state);
+  /// A node of a trie behind whose text the schema's text may be complete, with nodes below it.
+  struct Exit {
+    const TokenTrie* trie = nullptr;
+    std::uint32_t node = 0;
+  };
+  struct Found {
+    Mask mask;  // without an end
+    std::vector<Exit> exits;
+  };
+  const Found& find(Automaton::State state);
   std::size_t bytes() const;
 
  private:
   static constexpr std::size_t kKeptBytes = 24U << 20U;
-  using Ascii = std::array<Lang, 128>;
+  using Ascii = std::array<TextSet, 128>;
   /// Where a token that started in a string is.
   struct Place {
-    Lang set = kNothing;
+    TextSet set = kNothing;
     LexState lex = 0;
     bool alive = false;
   };
   /// Bytes after which a set of texts is what it was before.
   using Loops = std::bitset<256>;
 
-  void walk(const TokenTrie& trie, Automaton::State state, std::uint32_t* mask);
-  const Mask& inside(Lang set);
-  Mask find_inside(Lang set);
-  bool by_exceptions(Lang set, Mask& mask);
-  void from_nothing(Lang set, Mask& mask);
-  void from_base(Lang set, Lang base, Mask& mask);
-  std::optional<Lang> base_of(Lang set);
-  const Ascii& ascii(Lang set);
+  void walk(const TokenTrie& trie, Automaton::State state, Found& found);
+  const Mask& inside(TextSet set);
+  Mask find_inside(TextSet set);
+  bool by_exceptions(TextSet set, Mask& mask);
+  void from_nothing(TextSet set, Mask& mask);
+  void from_base(TextSet set, TextSet base, Mask& mask);
+  std::optional<TextSet> base_of(TextSet set);
+  const Ascii& ascii(TextSet set);
   Place next(Place place, unsigned char byte);
-  Loops loops(Lang set);
+  Loops loops(TextSet set);
 
   const Vocabulary& vocabulary_;
   Automaton& automaton_;
-  Languages& languages_;
-  std::unordered_map<Automaton::State, Mask> masks_;
-  std::unordered_map<Lang, Mask> insides_;
-  std::unordered_map<Lang, std::unique_ptr<Ascii>> ascii_;
+  TextSets& text_sets_;
+  std::unordered_map<Automaton::State, Found> masks_;
+  std::size_t exits_ = 0;  // of all masks
+  std::unordered_map<TextSet, Mask> insides_;
+  std::unordered_map<TextSet, std::unique_ptr<Ascii>> ascii_;
   std::vector<Automaton::State> states_;  // of the nodes on the way, by depth
 };
 

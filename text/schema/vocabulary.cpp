@@ -37,8 +37,14 @@ void TokenTrie::build(const std::vector<std::string>& texts, std::vector<std::ui
       {static_cast<std::uint32_t>(nodes.size()), static_cast<std::uint32_t>(tokens.size()), 0, 0});
 }
 
-Vocabulary::Vocabulary(std::vector<std::string> texts, std::uint32_t size)
-    : size_(size), texts_(std::move(texts)), free_((size + 31U) / 32U, 0) {
+Vocabulary::Vocabulary(std::vector<std::string> texts, std::uint32_t size,
+                       std::map<std::string, std::uint32_t, std::less<>> specials)
+    : size_(size),
+      texts_(std::move(texts)),
+      specials_(std::move(specials)),
+      with_text_((size + 31U) / 32U, 0),
+      free_((size + 31U) / 32U, 0) {
+  for (const auto& [text, token] : specials_) special_tokens_.insert(token);
   constexpr std::size_t kLongest = 60'000;  // bytes: a depth is 16 bits
   std::vector<std::uint32_t> ids;
   std::vector<std::uint32_t> quoted;
@@ -48,6 +54,12 @@ Vocabulary::Vocabulary(std::vector<std::string> texts, std::uint32_t size)
     const std::string& text = texts_[id];
     if (text.empty() || text.size() > kLongest) continue;
     ids.push_back(id);
+    set_bit(with_text_.data(), id);
+    std::array<bool, 256> held{};
+    for (const char c : text) {
+      const auto byte = static_cast<unsigned char>(c);
+      if (!std::exchange(held[byte], true)) all_holding_[byte].push_back(id);
+    }
     if (text.find('"') != text.npos) {
       quoted.push_back(id);
       continue;
@@ -68,15 +80,21 @@ Vocabulary::Vocabulary(std::vector<std::string> texts, std::uint32_t size)
     longest_ = std::max(longest_, characters);
     set_bit(free_.data(), id);
     ++free_count_;
-    std::array<bool, 256> held{};
-    for (const char c : text) {
-      const auto byte = static_cast<unsigned char>(c);
-      if (!std::exchange(held[byte], true)) holding_[byte].push_back(id);
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      if (held[byte]) holding_[byte].push_back(id);
     }
   }
   all_.build(texts_, std::move(ids));
   with_quote_.build(texts_, std::move(quoted));
   without_quote_.build(texts_, std::move(plain));
+}
+
+std::function<std::optional<std::uint32_t>(std::string_view)> Vocabulary::special_ids() const {
+  return [this](std::string_view text) -> std::optional<std::uint32_t> {
+    const auto found = specials_.find(text);
+    if (found == specials_.end()) return std::nullopt;
+    return found->second;
+  };
 }
 
 const Mask& Vocabulary::of_at_most(std::uint32_t characters) const {

@@ -3,11 +3,14 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 namespace baton::schema {
@@ -35,8 +38,10 @@ struct TokenTrie {
 /// Immutable but for a cache of its own. Thread-safe.
 class Vocabulary {
  public:
-  /// `texts` by token; an empty one never matches.
-  Vocabulary(std::vector<std::string> texts, std::uint32_t size);
+  /// `texts` by token; an empty one never matches. `specials`: tokens without a text that a
+  /// structural tag may name.
+  Vocabulary(std::vector<std::string> texts, std::uint32_t size,
+             std::map<std::string, std::uint32_t, std::less<>> specials = {});
 
   std::uint32_t size() const { return size_; }
   std::size_t mask_words() const { return (size_ + 31U) / 32U; }
@@ -46,6 +51,16 @@ class Vocabulary {
   const TokenTrie& all() const { return all_; }
   const TokenTrie& with_quote() const { return with_quote_; }
   const TokenTrie& without_quote() const { return without_quote_; }
+  /// All tokens with a text.
+  const Mask& with_text() const { return with_text_; }
+  /// Of these, the ones that hold the byte.
+  const std::vector<std::uint32_t>& all_holding(unsigned char byte) const {
+    return all_holding_[byte];
+  }
+  /// The id of a special token, by its text. Valid as long as this.
+  std::function<std::optional<std::uint32_t>(std::string_view)> special_ids() const;
+  const std::map<std::string, std::uint32_t, std::less<>>& specials() const { return specials_; }
+  bool is_special(std::uint32_t token) const { return special_tokens_.contains(token); }
   /// Tokens that may come between two characters of any string and do not end it.
   const Mask& free() const { return free_; }
   /// Of those, the ones that hold the byte.
@@ -62,6 +77,10 @@ class Vocabulary {
   TokenTrie all_;
   TokenTrie with_quote_;
   TokenTrie without_quote_;
+  std::map<std::string, std::uint32_t, std::less<>> specials_;
+  std::unordered_set<std::uint32_t> special_tokens_;
+  Mask with_text_;
+  std::array<std::vector<std::uint32_t>, 256> all_holding_;
   Mask free_;
   std::size_t free_count_ = 0;
   std::uint32_t longest_ = 1;

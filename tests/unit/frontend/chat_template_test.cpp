@@ -620,6 +620,53 @@ TEST(ChatTemplate, AGrammarComesBehindTheReasoning) {
   EXPECT_NE(request.sampling.grammar.find("a+"), std::string::npos);
 }
 
+// The same where the model may begin one by itself.
+TEST(ChatTemplate, AReasoningMayComeBeforeAGrammar) {
+  const std::string body = R"({"messages":[{"role":"user","content":"x"}],"guided_json":{}})";
+  Templated may("<think>x</think>{{ '<|assistant|>' }}");
+  const auto request = good(may.finish(body));
+  EXPECT_EQ(request.sampling.grammar_kind, GrammarKind::structural_tag);
+  EXPECT_EQ(request.sampling.grammar.rfind("all {", 0), 0U) << request.sampling.grammar;
+  EXPECT_NE(request.sampling.grammar.find("optional"), std::string::npos);
+  Templated over("{{ '<think>' }}</think>\n");
+  EXPECT_EQ(good(over.finish(body)).sampling.grammar_kind, GrammarKind::json_schema);
+}
+
+// A function with `strict` holds its calls to its schema, where the model decides whether it calls.
+TEST(ChatTemplate, StrictFunctionsHoldTheirCalls) {
+  const auto body = [](const char* function, const std::string& more) {
+    return R"({"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":)"
+           R"({"name":"f","parameters":{"type":"object"},)" +
+           std::string(function) + "}}]" + more + "}";
+  };
+  Templated hermes("{{ tools | tojson }}<tool_call>{{ '<|assistant|>' }}");
+  const auto held = good(hermes.finish(body(R"("strict":true)", "")));
+  EXPECT_EQ(held.sampling.grammar_kind, GrammarKind::structural_tag);
+  EXPECT_EQ(held.grammar_field, "tools");
+  EXPECT_NE(held.sampling.grammar.find(R"("unenforceable":"refuse")"), std::string::npos);
+  EXPECT_TRUE(held.headers.empty());
+  const auto forced = good(hermes.finish(body(R"("strict":true)", R"(,"tool_choice":"required")")));
+  EXPECT_NE(forced.sampling.grammar.find(R"("unenforceable":"refuse")"), std::string::npos);
+  const auto best = good(hermes.finish(body(R"("strict":false)", R"(,"tool_choice":"required")")));
+  EXPECT_NE(best.sampling.grammar.find(R"("best_effort":true)"), std::string::npos);
+  for (const std::string& free : {body(R"("strict":false)", ""), body(R"("description":"x")", ""),
+                                  body(R"("strict":true)", R"(,"tool_choice":"none")")}) {
+    const auto request = good(hermes.finish(free));
+    EXPECT_EQ(request.sampling.grammar_kind, GrammarKind::none) << free;
+    EXPECT_TRUE(request.headers.empty()) << free;
+  }
+  // What is not held to it is named.
+  Templated unmarked("{{ tools | tojson }}");
+  for (const auto& request :
+       {good(unmarked.finish(body(R"("strict":true)", ""))),
+        good(hermes.finish(body(R"("strict":true)", R"(,"guided_regex":"a")")))}) {
+    ASSERT_EQ(request.headers.size(), 1U);
+    EXPECT_EQ(request.headers[0].first, "X-Baton-Schema-Unenforced");
+    EXPECT_EQ(request.headers[0].second.rfind("strict of f (", 0), 0U);
+    EXPECT_NE(request.grammar_field, "tools");
+  }
+}
+
 TEST(ChatTemplate, LoadsEveryFormOfAFolder) {
   const ModelFolder folder;
   const auto tokenizer = load_tokenizer(folder);

@@ -124,26 +124,5 @@ TEST(ForcedCalls, AnUnknownFamilyIsRefused) {
   EXPECT_FALSE(forced_calls(choice("", true), family(""), demo_tokenizer()).ok());
 }
 
-TEST(ForcedCalls, AGrammarBehindAReasoning) {
-  const struct {
-    GrammarKind kind;
-    const char* text;
-  } table[] = {{GrammarKind::regex, "[0-9]{3}"},
-               {GrammarKind::ebnf, "root ::= [0-9] [0-9] [0-9]"},
-               {GrammarKind::json_schema, R"({"type":"integer","minimum":100,"maximum":999})"},
-               {GrammarKind::structural_tag,
-                R"({"type":"structural_tag","format":{"type":"regex","pattern":"[0-9]{3}"}})"}};
-  for (const auto& line : table) {
-    GrammarMatcher matcher(
-        compiled(GrammarKind::structural_tag, behind_reasoning(line.kind, line.text, "</think>")),
-        demo_tokenizer().eos_ids());
-    for (const Token id :
-         demo_tokenizer().encode_plain("It is {\"7\" </thin or 8.\n</think>\n\n512", true)) {
-      ASSERT_TRUE(matcher.accept(id)) << line.text << " " << demo_tokenizer().piece_text(id);
-    }
-    EXPECT_TRUE(matcher.may_end()) << line.text;
-  }
-}
-
 }  // namespace
 }  // namespace baton

@@ -301,6 +301,36 @@ TEST(Completion, Grammars) {
   }
 }
 
+/// The server's options, and what goes before them.
+TEST(Completion, SchemasAreTakenAsTheOptionsSay) {
+  RequestContext context = small_context();
+  const std::string format =
+      R"("response_format":{"type":"json_schema","json_schema":{"schema":{})";
+  const struct {
+    bool open;
+    bool refuse;
+    std::string fields;
+    const char* text;
+  } table[] = {
+      {true, true, format + "}}", "all open {}"},
+      {true, false, format + "}}", "open {}"},
+      {true, false, format + R"(,"strict":true}})", "all {}"},
+      {true, false, format + R"(,"strict":true}},"schema_objects":"open")", "all open {}"},
+      {true, true, format + R"(,"strict":true}},"schema_unenforceable":"report")", "{}"},
+      {true, true, format + R"(}},"schema_objects":"closed","schema_unenforceable":"report")",
+       "{}"},
+      {true, false, R"("guided_json":{})", "all open {}"},
+      {false, true, R"("structured_outputs":{"structural_tag":"{}"})", "all {}"},
+      {true, true, R"("guided_regex":"a")", "a"},
+  };
+  for (const auto& line : table) {
+    context.schemas = {.open = line.open, .refuse = line.refuse};
+    const auto request =
+        good(parse_completion(R"({"prompt":"a",)" + line.fields + "}", context, tiny_model()));
+    EXPECT_EQ(request.sampling.grammar, line.text) << line.fields;
+  }
+}
+
 TEST(Completion, RefusesGrammars) {
   const Refusal table[] = {
       {R"({"prompt":"a","response_format":"json"})", 400, "response_format", "must be an object"},

@@ -59,9 +59,8 @@ inline bool is_eos(Token id) {
 
 /// A model without a taste: any allowed token, the shorter ones and the end rather more often, so
 /// that the text ends. Nothing: it did not within `limit` tokens.
-inline std::optional<std::string> random_text(const CompiledGrammar& grammar, unsigned seed,
+inline std::optional<std::string> random_text(GrammarMatcher& matcher, unsigned seed,
                                               std::size_t limit = 2000) {
-  GrammarMatcher matcher(grammar, demo_tokenizer().eos_ids());
   std::mt19937 random(seed);
   std::string text;
   for (std::size_t n = 0; n < limit; ++n) {
@@ -85,6 +84,12 @@ inline std::optional<std::string> random_text(const CompiledGrammar& grammar, un
     text += demo_tokenizer().piece_text(id);
   }
   return std::nullopt;
+}
+
+inline std::optional<std::string> random_text(const CompiledGrammar& grammar, unsigned seed,
+                                              std::size_t limit = 2000) {
+  GrammarMatcher matcher(grammar, demo_tokenizer().eos_ids());
+  return random_text(matcher, seed, limit);
 }
 
 }  // namespace baton::testing

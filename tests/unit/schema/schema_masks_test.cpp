@@ -55,7 +55,7 @@ const std::vector<std::string>& schemas() {
 
 std::shared_ptr<CompiledSchema> compiled(const std::string& schema, bool closed,
                                          std::size_t max_bytes = CompiledSchema::kMaxBytes) {
-  auto made = CompiledSchema::compile(schema, {closed}, vocabulary(), max_bytes);
+  auto made = CompiledSchema::compile(schema, {.closed = closed}, vocabulary(), max_bytes);
   if (!made.ok()) throw std::runtime_error(made.status().message());
   return std::move(made).value();
 }

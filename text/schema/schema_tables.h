@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "text/schema/document.h"
-#include "text/schema/languages.h"
+#include "text/schema/text_sets.h"
 
 namespace baton::schema {
 
@@ -28,15 +28,15 @@ inline constexpr std::uint64_t kUnbounded = UINT64_MAX;
 /// Objects that hold all of this.
 struct ObjectShape {
   std::vector<std::pair<std::uint32_t, Schema>> properties;  // by name, in the schema's order
-  std::vector<std::pair<Lang, Schema>> rules;   // every property of such a name matches
-  std::vector<std::pair<Lang, Schema>> exists;  // some property of such a name matches
-  std::vector<std::uint32_t> required;          // names, in order of their ids
+  std::vector<std::pair<TextSet, Schema>> rules;   // every property of such a name matches
+  std::vector<std::pair<TextSet, Schema>> exists;  // some property of such a name matches
+  std::vector<std::uint32_t> required;             // names, in order of their ids
   std::uint64_t least = 0;
   std::uint64_t most = kUnbounded;
-  std::vector<Lang> patterns;  // names that the schema speaks of by a pattern
-  bool named = false;          // the schema speaks of some names,
-  bool others = false;         // and says that others may come
-  Lang evaluated = kNothing;   // names that `unevaluatedProperties` leaves alone
+  std::vector<TextSet> patterns;  // names that the schema speaks of by a pattern
+  bool named = false;             // the schema speaks of some names,
+  bool others = false;            // and says that others may come
+  TextSet evaluated = kNothing;   // names that `unevaluatedProperties` leaves alone
   bool operator==(const ObjectShape&) const = default;
 };
 
@@ -65,8 +65,8 @@ struct Table {
   bool null = false;
   bool yes = false;
   bool no = false;
-  Lang string = kNothing;
-  Lang number = kNothing;
+  TextSet string = kNothing;
+  TextSet number = kNothing;
   std::vector<ObjectShape> objects;
   std::vector<ArrayShape> arrays;
   bool exact = true;  // false: it allows more, since some keyword could not be enforced
@@ -77,12 +77,14 @@ struct Unenforced {
   std::string keyword;
   std::string path;  // a JSON pointer to the schema that has it
   std::string why;
+  std::string name{};    // of the schema, where it is one of several
+  bool refused = false;  // SchemaModes::refuse
 };
 
 /// Not thread-safe. LimitError where a schema needs more than is allowed.
-class Tables {
+class SchemaTables {
  public:
-  Tables(Document& document, Languages& languages);
+  SchemaTables(Document& document, TextSets& text_sets);
 
   Schema root();
   Schema all_of(std::vector<Schema> parts);
@@ -97,9 +99,9 @@ class Tables {
   /// The schema of a property, by its name's id.
   Schema property(const ObjectShape& shape, std::uint32_t name);
   Schema item(const ArrayShape& shape, std::uint64_t index) const;
-  bool has_name(Lang names, std::uint32_t name);
+  bool has_name(TextSet names, std::uint32_t name);
   /// Texts of the numbers in `values`; `plain`: of whole numbers, without a point.
-  Lang number_texts(Lang values, bool plain);
+  TextSet number_texts(TextSet values, bool plain);
 
   std::uint32_t name_id(std::string_view text);
   std::uint32_t name_id(const std::u32string& text);
@@ -146,18 +148,18 @@ class Tables {
   bool any_in(const Table& table);
 
   Document& document_;
-  Languages& languages_;
+  TextSets& text_sets_;
   std::deque<Node> nodes_;
   std::map<std::pair<std::pair<Kind, const Json*>, std::vector<Schema>>, Schema> index_;
   std::deque<std::u32string> names_;
   std::unordered_map<std::u32string, std::uint32_t> name_ids_;
   std::unordered_map<Schema, bool> empty_;
-  std::map<std::pair<std::uint32_t, Lang>, bool> in_;
+  std::map<std::pair<std::uint32_t, TextSet>, bool> in_;
   std::vector<Unenforced> unenforced_;
-  Lang integer_ = kNothing;         // by value
-  Lang full_syntax_ = kNothing;     // of numbers, with an exponent
-  Lang plain_syntax_ = kNothing;    // without
-  Lang integer_syntax_ = kNothing;  // without a point
+  TextSet integer_ = kNothing;         // by value
+  TextSet full_syntax_ = kNothing;     // of numbers, with an exponent
+  TextSet plain_syntax_ = kNothing;    // without
+  TextSet integer_syntax_ = kNothing;  // without a point
   std::size_t merges_ = 0;
   std::size_t depth_ = 0;
   std::size_t search_depth_ = 0;

@@ -1,4 +1,4 @@
-#include "text/schema/tables.h"
+#include "text/schema/schema_tables.h"
 
 #include <algorithm>
 
@@ -32,15 +32,15 @@ std::u32string to_code_points(std::string_view text) {
   return out;
 }
 
-Tables::Tables(Document& document, Languages& languages)
-    : document_(document), languages_(languages) {
+SchemaTables::SchemaTables(Document& document, TextSets& text_sets)
+    : document_(document), text_sets_(text_sets) {
   nodes_.emplace_back();
   nodes_[kFalse].table = Table();
   nodes_.emplace_back();
   nodes_[kTrue].kind = Kind::all;
   nodes_[kTrue].table = everything();
   const auto make_pattern = [&](std::string_view text) {
-    return languages_.pattern(compile_pattern(text).value()[0][0].nfa);
+    return text_sets_.pattern(compile_pattern(text).value()[0][0].nfa);
   };
   integer_ = make_pattern("^-?\\d+(?:\\.0+)?$");
   integer_syntax_ = make_pattern("^-?(?:0|[1-9]\\d*)$");
@@ -49,7 +49,7 @@ Tables::Tables(Document& document, Languages& languages)
       make_pattern("^-?(?:0|[1-9]\\d*)(?:\\.\\d+)?(?:[eE][+-]?(?:\\d{1,2}|[12]\\d\\d))?$");
 }
 
-Schema Tables::make(Kind kind, const Json* json, std::vector<Schema> parts) {
+Schema SchemaTables::make(Kind kind, const Json* json, std::vector<Schema> parts) {
   const auto key = std::make_pair(std::make_pair(kind, json), parts);
   const auto found = index_.find(key);
   if (found != index_.end()) return found->second;
@@ -66,22 +66,22 @@ Schema Tables::make(Kind kind, const Json* json, std::vector<Schema> parts) {
   return id;
 }
 
-Schema Tables::part(const Json& json) {
+Schema SchemaTables::part(const Json& json) {
   if (json.is_boolean()) return json.get<bool>() ? kTrue : kFalse;
   if (json.is_object() && json.empty()) return kTrue;
   return make(Kind::part, &json, {});
 }
 
-Schema Tables::root() { return part(document_.root()); }
-Schema Tables::value(const Json& json) { return make(Kind::value, &json, {}); }
+Schema SchemaTables::root() { return part(document_.root()); }
+Schema SchemaTables::value(const Json& json) { return make(Kind::value, &json, {}); }
 
-Schema Tables::none_of(Schema schema) {
+Schema SchemaTables::none_of(Schema schema) {
   if (schema <= kTrue) return kTrue - schema;
   if (nodes_[schema].kind == Kind::none_of) return nodes_[schema].parts[0];
   return make(Kind::none_of, nullptr, {schema});
 }
 
-Schema Tables::all_of(std::vector<Schema> parts) {
+Schema SchemaTables::all_of(std::vector<Schema> parts) {
   std::vector<Schema> flat;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (parts[i] == kFalse) return kFalse;
@@ -102,7 +102,7 @@ Schema Tables::all_of(std::vector<Schema> parts) {
   return flat.size() == 1 ? flat[0] : make(Kind::all_of, nullptr, std::move(flat));
 }
 
-Schema Tables::any_of(std::vector<Schema> parts) {
+Schema SchemaTables::any_of(std::vector<Schema> parts) {
   std::vector<Schema> flat;
   for (const Schema one : parts) {
     if (one == kTrue) return kTrue;
@@ -114,15 +114,15 @@ Schema Tables::any_of(std::vector<Schema> parts) {
   return flat.size() == 1 ? flat[0] : make(Kind::any_of, nullptr, std::move(flat));
 }
 
-std::uint32_t Tables::name_id(std::string_view text) { return name_id(to_code_points(text)); }
+std::uint32_t SchemaTables::name_id(std::string_view text) { return name_id(to_code_points(text)); }
 
-std::uint32_t Tables::name_id(const std::u32string& text) {
+std::uint32_t SchemaTables::name_id(const std::u32string& text) {
   const auto [it, added] = name_ids_.emplace(text, static_cast<std::uint32_t>(names_.size()));
   if (added) names_.push_back(text);
   return it->second;
 }
 
-void Tables::report(const Json& at, std::string keyword, std::string why) {
+void SchemaTables::report(const Json& at, std::string keyword, std::string why) {
   const std::string path = document_.path_of(at);
   for (const Unenforced& known : unenforced_) {
     if (known.keyword == keyword && known.path == path) return;
@@ -133,7 +133,7 @@ void Tables::report(const Json& at, std::string keyword, std::string why) {
   unenforced_.push_back({std::move(keyword), path, std::move(why)});
 }
 
-Table Tables::everything() const {
+Table SchemaTables::everything() const {
   Table table;
   table.null = table.yes = table.no = true;
   table.string = table.number = kAnything;
@@ -142,7 +142,7 @@ Table Tables::everything() const {
   return table;
 }
 
-const Table& Tables::table(Schema schema) {
+const Table& SchemaTables::table(Schema schema) {
   Node& node = nodes_[schema];
   if (node.table) return *node.table;
   if (node.busy) throw LimitError("a schema refers to itself before it says anything");
@@ -167,7 +167,7 @@ const Table& Tables::table(Schema schema) {
   return *node.table;
 }
 
-Table Tables::derive(const Node& node) {
+Table SchemaTables::derive(const Node& node) {
   switch (node.kind) {
     case Kind::none:
       return {};
@@ -213,12 +213,12 @@ Table Tables::derive(const Node& node) {
   return {};
 }
 
-void Tables::add(Table& to, const Table& from) {
+void SchemaTables::add(Table& to, const Table& from) {
   to.null = to.null || from.null;
   to.yes = to.yes || from.yes;
   to.no = to.no || from.no;
-  to.string = languages_.either(to.string, from.string);
-  to.number = languages_.either(to.number, from.number);
+  to.string = text_sets_.either(to.string, from.string);
+  to.number = text_sets_.either(to.number, from.number);
   for (const ObjectShape& shape : from.objects) {
     if (std::find(to.objects.begin(), to.objects.end(), shape) == to.objects.end()) {
       to.objects.push_back(shape);
@@ -232,7 +232,7 @@ void Tables::add(Table& to, const Table& from) {
   to.exact = to.exact && from.exact;
 }
 
-bool Tables::surely_empty(Schema schema, int depth) {
+bool SchemaTables::surely_empty(Schema schema, int depth) {
   if (schema <= kTrue) return schema == kFalse;
   const Node& node = nodes_[schema];
   if (node.busy || depth > kSoon) return false;
@@ -241,8 +241,8 @@ bool Tables::surely_empty(Schema schema, int depth) {
   bool empty = false;
   try {
     const Table& of = table(schema);
-    empty = !of.null && !of.yes && !of.no && !languages_.live(of.string) &&
-            !languages_.live(number_texts(of.number, false)) &&
+    empty = !of.null && !of.yes && !of.no && !text_sets_.live(of.string) &&
+            !text_sets_.live(number_texts(of.number, false)) &&
             std::all_of(of.objects.begin(), of.objects.end(),
                         [&](const auto& shape) { return surely_empty(shape, depth + 1); }) &&
             std::all_of(of.arrays.begin(), of.arrays.end(),
@@ -254,14 +254,14 @@ bool Tables::surely_empty(Schema schema, int depth) {
   return empty;
 }
 
-bool Tables::surely_empty(const ObjectShape& shape, int depth) {
+bool SchemaTables::surely_empty(const ObjectShape& shape, int depth) {
   if (shape.least > shape.most || shape.required.size() > shape.most) return true;
   return std::any_of(shape.required.begin(), shape.required.end(), [&](std::uint32_t name) {
     return surely_empty(property(shape, name), depth);
   });
 }
 
-bool Tables::surely_empty(const ArrayShape& shape, int depth) {
+bool SchemaTables::surely_empty(const ArrayShape& shape, int depth) {
   if (shape.least > shape.most) return true;
   const std::uint64_t looked_at = std::min<std::uint64_t>(shape.least, shape.prefix.size() + 1);
   for (std::uint64_t i = 0; i < looked_at; ++i) {
@@ -272,13 +272,13 @@ bool Tables::surely_empty(const ArrayShape& shape, int depth) {
   });
 }
 
-bool Tables::has_name(Lang names, std::uint32_t name) {
+bool SchemaTables::has_name(TextSet names, std::uint32_t name) {
   const auto [it, added] = in_.emplace(std::make_pair(name, names), false);
-  if (added) it->second = languages_.contains(names, names_[name]);
+  if (added) it->second = text_sets_.contains(names, names_[name]);
   return it->second;
 }
 
-Schema Tables::property(const ObjectShape& shape, std::uint32_t name) {
+Schema SchemaTables::property(const ObjectShape& shape, std::uint32_t name) {
   std::vector<Schema> parts;
   for (const auto& [own, schema] : shape.properties) {
     if (own == name) parts.push_back(schema);
@@ -289,18 +289,18 @@ Schema Tables::property(const ObjectShape& shape, std::uint32_t name) {
   return all_of(std::move(parts));
 }
 
-Schema Tables::item(const ArrayShape& shape, std::uint64_t index) const {
+Schema SchemaTables::item(const ArrayShape& shape, std::uint64_t index) const {
   return index < shape.prefix.size() ? shape.prefix[index] : shape.rest;
 }
 
-Lang Tables::number_texts(Lang values, bool plain) {
+TextSet SchemaTables::number_texts(TextSet values, bool plain) {
   if (values == kAnything) return full_syntax_;
-  const Lang texts = languages_.both(values, plain_syntax_);
-  if (!plain || languages_.live(languages_.minus(texts, integer_))) return texts;
-  return languages_.both(values, integer_syntax_);
+  const TextSet texts = text_sets_.both(values, plain_syntax_);
+  if (!plain || text_sets_.live(text_sets_.minus(texts, integer_))) return texts;
+  return text_sets_.both(values, integer_syntax_);
 }
 
-bool Tables::satisfiable(Schema schema) {
+bool SchemaTables::satisfiable(Schema schema) {
   Node& node = nodes_[schema];
   if (schema <= kTrue) return schema == kTrue;
   if (node.satisfiable >= 0) {
@@ -338,16 +338,16 @@ bool Tables::satisfiable(Schema schema) {
   return found;
 }
 
-bool Tables::any_in(const Table& of) {
-  return of.null || of.yes || of.no || languages_.live(of.string) ||
-         languages_.live(number_texts(of.number, false)) ||
+bool SchemaTables::any_in(const Table& of) {
+  return of.null || of.yes || of.no || text_sets_.live(of.string) ||
+         text_sets_.live(number_texts(of.number, false)) ||
          std::any_of(of.arrays.begin(), of.arrays.end(),
                      [&](const auto& shape) { return satisfiable(shape); }) ||
          std::any_of(of.objects.begin(), of.objects.end(),
                      [&](const auto& shape) { return satisfiable(shape); });
 }
 
-bool Tables::satisfiable(const ArrayShape& shape) {
+bool SchemaTables::satisfiable(const ArrayShape& shape) {
   if (shape.least > shape.most) return false;
   std::uint64_t needed = shape.least;
   for (const Contains& one : shape.contains) {
@@ -374,22 +374,22 @@ bool Tables::satisfiable(const ArrayShape& shape) {
   return true;
 }
 
-bool Tables::satisfiable(const ObjectShape& shape) {
+bool SchemaTables::satisfiable(const ObjectShape& shape) {
   if (shape.least > shape.most || shape.required.size() > shape.most) return false;
   for (const std::uint32_t name : shape.required) {
     if (!satisfiable(property(shape, name))) return false;
   }
-  Lang forbidden = kNothing;
+  TextSet forbidden = kNothing;
   for (const auto& [names, schema] : shape.rules) {
-    if (!satisfiable(schema)) forbidden = languages_.either(forbidden, names);
+    if (!satisfiable(schema)) forbidden = text_sets_.either(forbidden, names);
   }
   for (const auto& [names, schema] : shape.exists) {
     if (!satisfiable(schema)) return false;
-    if (!languages_.live(languages_.minus(names, forbidden))) return false;
+    if (!text_sets_.live(text_sets_.minus(names, forbidden))) return false;
   }
   if (shape.least <= shape.required.size()) return true;
   if (shape.least - shape.required.size() > 10'000) return forbidden == kNothing;
-  return languages_.count(languages_.complement(forbidden), shape.least) >= shape.least;
+  return text_sets_.count(text_sets_.complement(forbidden), shape.least) >= shape.least;
 }
 
 }  // namespace baton::schema

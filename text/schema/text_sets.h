@@ -30,65 +30,65 @@ class WrongSchema : public std::runtime_error {
 };
 
 /// A set of texts: what may follow. Equal ids are equal sets; different ids may be.
-using Lang = std::uint32_t;
-inline constexpr Lang kNothing = 0;   // the empty set
-inline constexpr Lang kAnything = 1;  // every text
+using TextSet = std::uint32_t;
+inline constexpr TextSet kNothing = 0;   // the empty set
+inline constexpr TextSet kAnything = 1;  // every text
 
 /// After a code point of (`last` of the move before, `last`], `next` may follow.
 struct Move {
   char32_t last = 0;
-  Lang next = kNothing;
+  TextSet next = kNothing;
 };
 
 inline constexpr char32_t kLastCodePoint = 0x10FFFF;
 
 /// Makes and keeps sets. Not thread-safe. LimitError where there would be too many states.
-class Languages {
+class TextSets {
  public:
   struct Limits {
     std::size_t states = 400'000;  // kept at all
     std::size_t search = 60'000;   // visited to find out whether a set is empty
   };
 
-  Languages();
-  explicit Languages(Limits limits);
-  ~Languages();
-  Languages(const Languages&) = delete;
-  Languages& operator=(const Languages&) = delete;
+  TextSets();
+  explicit TextSets(Limits limits);
+  ~TextSets();
+  TextSets(const TextSets&) = delete;
+  TextSets& operator=(const TextSets&) = delete;
 
-  Lang pattern(std::shared_ptr<const Nfa> nfa);
-  Lang words(const std::vector<std::u32string>& texts);
-  Lang at_least(std::uint64_t characters);
-  Lang at_most(std::uint64_t characters);
+  TextSet pattern(std::shared_ptr<const Nfa> nfa);
+  TextSet words(const std::vector<std::u32string>& texts);
+  TextSet at_least(std::uint64_t characters);
+  TextSet at_most(std::uint64_t characters);
   /// Texts of JSON numbers without an exponent, by value.
-  Lang number_at_most(std::string_view decimal, bool inclusive);
-  Lang number_equal(std::string_view decimal);
+  TextSet number_at_most(std::string_view decimal, bool inclusive);
+  TextSet number_equal(std::string_view decimal);
   /// `step`: a decimal above 0; of at most nine digits but for zeros around.
-  Lang multiple_of(std::string_view step);
+  TextSet multiple_of(std::string_view step);
 
-  Lang both(Lang a, Lang b);
-  Lang either(Lang a, Lang b);
-  Lang complement(Lang a);
-  Lang minus(Lang a, Lang b) { return both(a, complement(b)); }
+  TextSet both(TextSet a, TextSet b);
+  TextSet either(TextSet a, TextSet b);
+  TextSet complement(TextSet a);
+  TextSet minus(TextSet a, TextSet b) { return both(a, complement(b)); }
 
   /// The empty text is in the set.
-  bool ends(Lang a) const;
+  bool ends(TextSet a) const;
   /// Moves for every code point, in order.
-  const std::vector<Move>& moves(Lang a);
-  Lang next(Lang a, char32_t c);
+  const std::vector<Move>& moves(TextSet a);
+  TextSet next(TextSet a, char32_t c);
   /// After one of [first, last], some text is in the set.
-  bool live_between(Lang a, char32_t first, char32_t last);
+  bool live_between(TextSet a, char32_t first, char32_t last);
   /// Some text is in the set.
-  bool live(Lang a);
-  bool contains(Lang a, std::u32string_view text);
+  bool live(TextSet a);
+  bool contains(TextSet a, std::u32string_view text);
   /// How many texts the set has, if that is less than `most`; else `most`.
-  std::size_t count(Lang a, std::size_t most);
+  std::size_t count(TextSet a, std::size_t most);
   /// All texts of the set, if there are at most so many, of at most 64 characters.
-  std::optional<std::vector<std::u32string>> list(Lang a, std::size_t most);
+  std::optional<std::vector<std::u32string>> list(TextSet a, std::size_t most);
   /// `a` without a bound on the length, which is then at least `characters`; else `a`.
-  Lang without_length(Lang a, std::uint64_t characters);
+  TextSet without_length(TextSet a, std::uint64_t characters);
   /// at_most(n): n; else -1.
-  std::int64_t only_length(Lang a) const;
+  std::int64_t only_length(TextSet a) const;
   /// From now on, a set whose texts take too long to find counts as empty. What was found not to be
   /// empty before stays so, and so does a way to one of its texts.
   void give_up_silently() { silent_ = true; }
@@ -124,16 +124,16 @@ class Languages {
     std::uint32_t decimals = 0;
   };
 
-  Lang make(Kind kind, std::vector<std::uint64_t> parts, bool ends);
-  Lang make_pattern(std::uint64_t nfa, const NfaSet& set);
-  Lang make_graph(std::uint32_t node);
-  Lang make_many(Kind kind, std::vector<Lang> parts);
-  Lang make_multiple(std::uint64_t which, std::uint64_t remainder, std::uint64_t decimals);
-  void derive(Lang a, std::vector<Move>& out);
+  TextSet make(Kind kind, std::vector<std::uint64_t> parts, bool ends);
+  TextSet make_pattern(std::uint64_t nfa, const NfaSet& set);
+  TextSet make_graph(std::uint32_t node);
+  TextSet make_many(Kind kind, std::vector<TextSet> parts);
+  TextSet make_multiple(std::uint64_t which, std::uint64_t remainder, std::uint64_t decimals);
+  void derive(TextSet a, std::vector<Move>& out);
   void derive_many(const Node& node, std::vector<Move>& out);
   void derive_multiple(const Node& node, std::vector<Move>& out);
-  bool search(Lang a);
-  bool part_is_empty(Lang a);
+  bool search(TextSet a);
+  bool part_is_empty(TextSet a);
   std::uint32_t graph_node(bool ends);
   std::uint32_t magnitude(std::string_view whole, std::string_view fraction, bool less, bool equal,
                           bool greater);
@@ -142,7 +142,7 @@ class Languages {
 
   const Limits limits_;
   std::deque<Node> nodes_;
-  std::unordered_multimap<std::uint64_t, Lang> index_;
+  std::unordered_multimap<std::uint64_t, TextSet> index_;
   std::vector<std::shared_ptr<const Nfa>> nfas_;
   std::deque<GraphNode> graph_;
   std::vector<Multiple> multiples_;

@@ -1,4 +1,4 @@
-#include "text/schema/languages.h"
+#include "text/schema/text_sets.h"
 
 #include <algorithm>
 #include <map>
@@ -12,7 +12,7 @@ std::uint64_t mixed(std::uint64_t hash, std::uint64_t value) {
   return hash * 0xBF58476D1CE4E5B9ULL;
 }
 
-void push_move(std::vector<Move>& moves, char32_t last, Lang next) {
+void push_move(std::vector<Move>& moves, char32_t last, TextSet next) {
   if (!moves.empty() && moves.back().next == next) {
     moves.back().last = last;
   } else {
@@ -25,9 +25,9 @@ constexpr char32_t kLastSurrogate = 0xDFFF;
 
 }  // namespace
 
-Languages::Languages() : Languages(Limits()) {}
+TextSets::TextSets() : TextSets(Limits()) {}
 
-Languages::Languages(Limits limits) : limits_(limits) {
+TextSets::TextSets(Limits limits) : limits_(limits) {
   nodes_.emplace_back();
   nodes_[kNothing].live = Live::no;
   nodes_[kNothing].moves = {{kLastCodePoint, kNothing}};
@@ -38,9 +38,9 @@ Languages::Languages(Limits limits) : limits_(limits) {
   nodes_[kAnything].moves = {{kLastCodePoint, kAnything}};
 }
 
-Languages::~Languages() = default;
+TextSets::~TextSets() = default;
 
-Lang Languages::make(Kind kind, std::vector<std::uint64_t> parts, bool ends) {
+TextSet TextSets::make(Kind kind, std::vector<std::uint64_t> parts, bool ends) {
   std::uint64_t hash = mixed(1, static_cast<std::uint64_t>(kind));
   for (const std::uint64_t part : parts) hash = mixed(hash, part);
   const auto [from, to] = index_.equal_range(hash);
@@ -51,7 +51,7 @@ Lang Languages::make(Kind kind, std::vector<std::uint64_t> parts, bool ends) {
   if (nodes_.size() >= limits_.states) {
     throw LimitError("it needs more than " + std::to_string(limits_.states) + " states for texts");
   }
-  const Lang id = static_cast<Lang>(nodes_.size());
+  const TextSet id = static_cast<TextSet>(nodes_.size());
   bytes_ += sizeof(Node) + parts.size() * 8 + 32;
   Node& node = nodes_.emplace_back();
   node.kind = kind;
@@ -61,36 +61,36 @@ Lang Languages::make(Kind kind, std::vector<std::uint64_t> parts, bool ends) {
   return id;
 }
 
-Lang Languages::make_pattern(std::uint64_t nfa, const NfaSet& set) {
+TextSet TextSets::make_pattern(std::uint64_t nfa, const NfaSet& set) {
   if (set.empty()) return kNothing;
   if (nfas_[nfa]->everything(set)) return kAnything;
   std::vector<std::uint64_t> parts = {nfa};
   parts.insert(parts.end(), set.begin(), set.end());
-  const Lang id = make(Kind::pattern, std::move(parts), nfas_[nfa]->ends(set));
+  const TextSet id = make(Kind::pattern, std::move(parts), nfas_[nfa]->ends(set));
   nodes_[id].live = Live::yes;  // states from which the end cannot be reached are left out
   return id;
 }
 
-Lang Languages::pattern(std::shared_ptr<const Nfa> nfa) {
+TextSet TextSets::pattern(std::shared_ptr<const Nfa> nfa) {
   const NfaSet start = nfa->start();
   bytes_ += nfa->bytes();
   nfas_.push_back(std::move(nfa));
   return make_pattern(nfas_.size() - 1, start);
 }
 
-std::uint32_t Languages::graph_node(bool ends) {
+std::uint32_t TextSets::graph_node(bool ends) {
   if (graph_.size() >= 4 * limits_.states) throw LimitError("its enumerations are too large");
   graph_.emplace_back().ends = ends;
   bytes_ += sizeof(GraphNode) + 16;
   return static_cast<std::uint32_t>(graph_.size() - 1);
 }
 
-Lang Languages::make_graph(std::uint32_t node) {
+TextSet TextSets::make_graph(std::uint32_t node) {
   if (!graph_[node].ends && graph_[node].next.empty()) return kNothing;
   return make(Kind::graph, {node}, graph_[node].ends);
 }
 
-Lang Languages::words(const std::vector<std::u32string>& texts) {
+TextSet TextSets::words(const std::vector<std::u32string>& texts) {
   if (texts.empty()) return kNothing;
   const std::uint32_t root = graph_node(false);
   std::vector<std::u32string> sorted = texts;  // so that moves come in order
@@ -109,21 +109,21 @@ Lang Languages::words(const std::vector<std::u32string>& texts) {
   return make_graph(root);
 }
 
-Lang Languages::at_least(std::uint64_t characters) {
+TextSet TextSets::at_least(std::uint64_t characters) {
   if (characters == 0) return kAnything;
-  const Lang id = make(Kind::at_least, {characters}, false);
+  const TextSet id = make(Kind::at_least, {characters}, false);
   nodes_[id].live = Live::yes;
   return id;
 }
 
-Lang Languages::at_most(std::uint64_t characters) {
-  const Lang id = make(Kind::at_most, {characters}, true);
+TextSet TextSets::at_most(std::uint64_t characters) {
+  const TextSet id = make(Kind::at_most, {characters}, true);
   nodes_[id].live = Live::yes;
   return id;
 }
 
-Lang Languages::make_multiple(std::uint64_t which, std::uint64_t remainder,
-                              std::uint64_t decimals) {
+TextSet TextSets::make_multiple(std::uint64_t which, std::uint64_t remainder,
+                                std::uint64_t decimals) {
   // decimals: 0 before the point, then one more than the digits after it
   const Multiple& of = multiples_[which];
   std::uint64_t rest = remainder;
@@ -133,13 +133,13 @@ Lang Languages::make_multiple(std::uint64_t which, std::uint64_t remainder,
   return make(Kind::multiple, {which, remainder, decimals}, rest == 0);
 }
 
-Lang Languages::complement(Lang a) {
+TextSet TextSets::complement(TextSet a) {
   if (a == kNothing) return kAnything;
   if (a == kAnything) return kNothing;
   const Node& node = nodes_[a];
   switch (node.kind) {
     case Kind::complement:
-      return static_cast<Lang>(node.parts[0]);
+      return static_cast<TextSet>(node.parts[0]);
     case Kind::at_least:
       return at_most(node.parts[0] - 1);
     case Kind::at_most:
@@ -147,9 +147,9 @@ Lang Languages::complement(Lang a) {
     case Kind::both:
     case Kind::either: {
       const Kind other = node.kind == Kind::both ? Kind::either : Kind::both;
-      std::vector<Lang> parts;
+      std::vector<TextSet> parts;
       for (const std::uint64_t part : std::vector<std::uint64_t>(node.parts)) {
-        parts.push_back(complement(static_cast<Lang>(part)));
+        parts.push_back(complement(static_cast<TextSet>(part)));
       }
       return make_many(other, std::move(parts));
     }
@@ -158,24 +158,24 @@ Lang Languages::complement(Lang a) {
   }
 }
 
-Lang Languages::both(Lang a, Lang b) { return make_many(Kind::both, {a, b}); }
-Lang Languages::either(Lang a, Lang b) { return make_many(Kind::either, {a, b}); }
+TextSet TextSets::both(TextSet a, TextSet b) { return make_many(Kind::both, {a, b}); }
+TextSet TextSets::either(TextSet a, TextSet b) { return make_many(Kind::either, {a, b}); }
 
 /// `parts` of `both`, or of `either`, whose rules are those of `both` with the roles exchanged.
-Lang Languages::make_many(Kind kind, std::vector<Lang> parts) {
+TextSet TextSets::make_many(Kind kind, std::vector<TextSet> parts) {
   const bool all = kind == Kind::both;
-  const Lang zero = all ? kNothing : kAnything;
-  const Lang one = all ? kAnything : kNothing;
-  std::vector<Lang> flat;
+  const TextSet zero = all ? kNothing : kAnything;
+  const TextSet one = all ? kAnything : kNothing;
+  std::vector<TextSet> flat;
   std::int64_t most = -1;
   std::int64_t least = -1;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    const Lang part = parts[i];
+    const TextSet part = parts[i];
     const Node& node = nodes_[part];
     if (part == zero) return zero;
     if (part == one) continue;
     if (node.kind == kind) {
-      for (const std::uint64_t inside : node.parts) parts.push_back(static_cast<Lang>(inside));
+      for (const std::uint64_t inside : node.parts) parts.push_back(static_cast<TextSet>(inside));
     } else if (node.kind == Kind::at_most || node.kind == Kind::at_least) {
       const auto bound = static_cast<std::int64_t>(node.parts[0]);
       std::int64_t& kept = node.kind == Kind::at_most ? most : least;
@@ -194,11 +194,11 @@ Lang Languages::make_many(Kind kind, std::vector<Lang> parts) {
   std::sort(flat.begin(), flat.end());
   flat.erase(std::unique(flat.begin(), flat.end()), flat.end());
   bool ends = all;
-  for (const Lang part : flat) {
+  for (const TextSet part : flat) {
     const Node& node = nodes_[part];
     ends = all ? ends && node.ends : ends || node.ends;
     if (node.kind == Kind::complement &&
-        std::binary_search(flat.begin(), flat.end(), static_cast<Lang>(node.parts[0]))) {
+        std::binary_search(flat.begin(), flat.end(), static_cast<TextSet>(node.parts[0]))) {
       return zero;
     }
   }
@@ -207,15 +207,15 @@ Lang Languages::make_many(Kind kind, std::vector<Lang> parts) {
   return make(kind, std::vector<std::uint64_t>(flat.begin(), flat.end()), ends);
 }
 
-bool Languages::ends(Lang a) const { return nodes_[a].ends; }
+bool TextSets::ends(TextSet a) const { return nodes_[a].ends; }
 
-void Languages::derive_many(const Node& node, std::vector<Move>& out) {
+void TextSets::derive_many(const Node& node, std::vector<Move>& out) {
   const std::vector<std::uint64_t> parts = node.parts;
   const Kind kind = node.kind;
   std::vector<const std::vector<Move>*> all;
   std::vector<std::size_t> at(parts.size(), 0);
-  for (const std::uint64_t part : parts) all.push_back(&moves(static_cast<Lang>(part)));
-  std::vector<Lang> nexts(parts.size());
+  for (const std::uint64_t part : parts) all.push_back(&moves(static_cast<TextSet>(part)));
+  std::vector<TextSet> nexts(parts.size());
   while (true) {
     char32_t last = kLastCodePoint;
     for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -230,7 +230,7 @@ void Languages::derive_many(const Node& node, std::vector<Move>& out) {
   }
 }
 
-void Languages::derive_multiple(const Node& node, std::vector<Move>& out) {
+void TextSets::derive_multiple(const Node& node, std::vector<Move>& out) {
   const std::uint64_t which = node.parts[0];
   const std::uint64_t remainder = node.parts[1];
   const std::uint64_t decimals = node.parts[2];
@@ -242,7 +242,7 @@ void Languages::derive_multiple(const Node& node, std::vector<Move>& out) {
   }
   push_move(out, '0' - 1, kNothing);
   for (std::uint64_t digit = 0; digit < 10; ++digit) {
-    Lang next = kNothing;
+    TextSet next = kNothing;
     if (decimals == 0 || decimals - 1 < of.decimals) {
       next = make_multiple(which, (remainder * 10 + digit) % of.step,
                            decimals == 0 ? 0 : decimals + 1);
@@ -254,7 +254,7 @@ void Languages::derive_multiple(const Node& node, std::vector<Move>& out) {
   push_move(out, kLastCodePoint, kNothing);
 }
 
-void Languages::derive(Lang a, std::vector<Move>& out) {
+void TextSets::derive(TextSet a, std::vector<Move>& out) {
   const Node& node = nodes_[a];
   switch (node.kind) {
     case Kind::nothing:
@@ -293,14 +293,14 @@ void Languages::derive(Lang a, std::vector<Move>& out) {
       derive_many(node, out);
       break;
     case Kind::complement: {
-      const std::vector<Move> inside = moves(static_cast<Lang>(node.parts[0]));
+      const std::vector<Move> inside = moves(static_cast<TextSet>(node.parts[0]));
       for (const Move& move : inside) push_move(out, move.last, complement(move.next));
       break;
     }
   }
 }
 
-const std::vector<Move>& Languages::moves(Lang a) {
+const std::vector<Move>& TextSets::moves(TextSet a) {
   if (nodes_[a].moves.empty()) {
     std::vector<Move> out;
     derive(a, out);
@@ -310,14 +310,14 @@ const std::vector<Move>& Languages::moves(Lang a) {
   return nodes_[a].moves;
 }
 
-Lang Languages::next(Lang a, char32_t c) {
+TextSet TextSets::next(TextSet a, char32_t c) {
   const std::vector<Move>& all = moves(a);
   return std::lower_bound(all.begin(), all.end(), c,
                           [](const Move& move, char32_t wanted) { return move.last < wanted; })
       ->next;
 }
 
-bool Languages::live_between(Lang a, char32_t first, char32_t last) {
+bool TextSets::live_between(TextSet a, char32_t first, char32_t last) {
   const std::vector<Move>& all = moves(a);
   auto it = std::lower_bound(all.begin(), all.end(), first,
                              [](const Move& move, char32_t c) { return move.last < c; });
@@ -328,7 +328,7 @@ bool Languages::live_between(Lang a, char32_t first, char32_t last) {
   return false;
 }
 
-bool Languages::live(Lang a) {
+bool TextSets::live(TextSet a) {
   Node& node = nodes_[a];
   if (node.live == Live::unknown) {
     if (node.ends) {
@@ -341,11 +341,11 @@ bool Languages::live(Lang a) {
 }
 
 /// One of the sets that all have the texts in common is empty.
-bool Languages::part_is_empty(Lang a) {
+bool TextSets::part_is_empty(TextSet a) {
   Node& node = nodes_[a];
   if (node.kind != Kind::both) return false;
   for (const std::uint64_t part : node.parts) {
-    if (live(static_cast<Lang>(part))) continue;
+    if (live(static_cast<TextSet>(part))) continue;
     node.live = Live::no;
     return true;
   }
@@ -354,11 +354,11 @@ bool Languages::part_is_empty(Lang a) {
 
 /// Breadth first: the shortest text is found soonest. All on the way to it are live; where there is
 /// none, all that were visited are not.
-bool Languages::search(Lang a) {
-  std::vector<std::pair<Lang, std::size_t>> visited = {{a, 0}};
-  std::unordered_map<Lang, bool> seen = {{a, true}};
+bool TextSets::search(TextSet a) {
+  std::vector<std::pair<TextSet, std::size_t>> visited = {{a, 0}};
+  std::unordered_map<TextSet, bool> seen = {{a, true}};
   for (std::size_t i = 0; i < visited.size(); ++i) {
-    const Lang at = visited[i].first;
+    const TextSet at = visited[i].first;
     if (nodes_[at].ends || nodes_[at].live == Live::yes) {
       for (std::size_t back = i;; back = visited[back].second) {
         nodes_[visited[back].first].live = Live::yes;
@@ -385,7 +385,7 @@ bool Languages::search(Lang a) {
   return false;
 }
 
-bool Languages::contains(Lang a, std::u32string_view text) {
+bool TextSets::contains(TextSet a, std::u32string_view text) {
   for (const char32_t c : text) {
     a = next(a, c);
     if (a == kNothing) return false;
@@ -393,12 +393,12 @@ bool Languages::contains(Lang a, std::u32string_view text) {
   return ends(a);
 }
 
-std::size_t Languages::count(Lang a, std::size_t most) {
+std::size_t TextSets::count(TextSet a, std::size_t most) {
   // Texts by length, until there are enough or no state is left.
-  std::map<Lang, std::size_t> now = {{a, 1}};
+  std::map<TextSet, std::size_t> now = {{a, 1}};
   std::size_t found = 0;
   for (std::size_t length = 0; length < 64 && !now.empty(); ++length) {
-    std::map<Lang, std::size_t> then;
+    std::map<TextSet, std::size_t> then;
     for (const auto& [at, ways] : now) {
       if (ends(at)) found += ways;
       char32_t first = 0;
@@ -416,10 +416,10 @@ std::size_t Languages::count(Lang a, std::size_t most) {
   return now.empty() ? std::min(found, most) : most;
 }
 
-std::optional<std::vector<std::u32string>> Languages::list(Lang a, std::size_t most) {
+std::optional<std::vector<std::u32string>> TextSets::list(TextSet a, std::size_t most) {
   if (count(a, most + 1) > most) return std::nullopt;
   std::vector<std::u32string> out;
-  std::vector<std::pair<Lang, std::u32string>> todo = {{a, U""}};
+  std::vector<std::pair<TextSet, std::u32string>> todo = {{a, U""}};
   while (!todo.empty()) {
     const auto [at, text] = std::move(todo.back());
     todo.pop_back();
@@ -435,12 +435,12 @@ std::optional<std::vector<std::u32string>> Languages::list(Lang a, std::size_t m
   return out;
 }
 
-Lang Languages::without_length(Lang a, std::uint64_t characters) {
+TextSet TextSets::without_length(TextSet a, std::uint64_t characters) {
   const Node& node = nodes_[a];
   if (node.kind == Kind::at_most) return node.parts[0] >= characters ? kAnything : a;
   if (node.kind == Kind::at_least) return kAnything;
   if (node.kind != Kind::both) return a;
-  std::vector<Lang> rest;
+  std::vector<TextSet> rest;
   bool shorter = false;
   bool longer = false;
   for (const std::uint64_t part : node.parts) {
@@ -449,16 +449,16 @@ Lang Languages::without_length(Lang a, std::uint64_t characters) {
       shorter = true;
     } else if (inside.kind == Kind::at_least) {
       longer = true;
-      rest.push_back(static_cast<Lang>(part));
+      rest.push_back(static_cast<TextSet>(part));
     } else {
-      rest.push_back(static_cast<Lang>(part));
+      rest.push_back(static_cast<TextSet>(part));
     }
   }
   if (!shorter || (longer && rest.size() > 1)) return a;
   return longer ? kAnything : make_many(Kind::both, std::move(rest));
 }
 
-std::int64_t Languages::only_length(Lang a) const {
+std::int64_t TextSets::only_length(TextSet a) const {
   const Node& node = nodes_[a];
   if (node.kind == Kind::at_most) return static_cast<std::int64_t>(node.parts[0]);
   if (node.kind != Kind::both || node.parts.size() != 2) return -1;

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <string>
 
-#include "text/schema/languages.h"
+#include "text/schema/text_sets.h"
 
 namespace baton::schema {
 namespace {
@@ -56,7 +56,7 @@ Decimal decimal_of(std::string_view text) {
 
 }  // namespace
 
-std::uint32_t Languages::all_digits() {
+std::uint32_t TextSets::all_digits() {
   const std::uint32_t node = graph_node(true);
   graph_[node].next.emplace_back('.', node);
   for (char32_t c = '0'; c <= '9'; ++c) graph_[node].next.emplace_back(c, node);
@@ -64,7 +64,7 @@ std::uint32_t Languages::all_digits() {
 }
 
 /// Takes away ways of the nodes from `first` on that lead to no end.
-void Languages::prune(std::uint32_t first) {
+void TextSets::prune(std::uint32_t first) {
   std::vector<bool> good(graph_.size() - first);
   for (bool changed = true; changed;) {
     changed = false;
@@ -84,8 +84,8 @@ void Languages::prune(std::uint32_t first) {
 }
 
 /// Numbers without a sign that are less than, equal to, or greater than one.
-std::uint32_t Languages::magnitude(std::string_view whole, std::string_view fraction, bool less,
-                                   bool equal, bool greater) {
+std::uint32_t TextSets::magnitude(std::string_view whole, std::string_view fraction, bool less,
+                                  bool equal, bool greater) {
   const std::uint32_t none = graph_node(false);
   const std::uint32_t first = none;
   const std::uint32_t all = all_digits();
@@ -127,7 +127,7 @@ std::uint32_t Languages::magnitude(std::string_view whole, std::string_view frac
   return below[1];
 }
 
-Lang Languages::number_at_most(std::string_view decimal, bool inclusive) {
+TextSet TextSets::number_at_most(std::string_view decimal, bool inclusive) {
   const Decimal bound = decimal_of(decimal);
   const std::uint32_t root = graph_node(false);
   std::uint32_t negative = 0;
@@ -145,11 +145,11 @@ Lang Languages::number_at_most(std::string_view decimal, bool inclusive) {
   return make_graph(root);
 }
 
-Lang Languages::number_equal(std::string_view decimal) {
+TextSet TextSets::number_equal(std::string_view decimal) {
   return both(number_at_most(decimal, true), complement(number_at_most(decimal, false)));
 }
 
-Lang Languages::multiple_of(std::string_view step) {
+TextSet TextSets::multiple_of(std::string_view step) {
   const Decimal of = decimal_of(step);
   std::string digits = of.whole + of.fraction;
   digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size()));
