@@ -109,8 +109,8 @@ class Task:
 class AgentCase(unittest.TestCase):
     """One Baton for the whole class: .url, and .script to write what its model says."""
 
-    frontend = {}
-    distance = scripted_model.DISTANCE
+    worker = {}
+    context, distance = 49152, scripted_model.DISTANCE
 
     @classmethod
     def setUpClass(cls):
@@ -119,8 +119,8 @@ class AgentCase(unittest.TestCase):
         cls.addClassCleanup(folders.remove, home)
         cls.home = pathlib.Path(home)
         model = cls.home / "model"
-        cls.script = scripted_model.write(model, TEMPLATE, MARKS, context=49152, distance=cls.distance)
-        cls.cluster = cls.enterClassContext(Cluster(workers=MIXED, model=model, frontend=cls.frontend))
+        cls.script = scripted_model.write(model, TEMPLATE, MARKS, context=cls.context, distance=cls.distance)
+        cls.cluster = cls.enterClassContext(Cluster(workers=MIXED, model=model, worker=cls.worker))
         cls.port = next(iter(cls.cluster.frontends.values()))
         cls.url = f"http://127.0.0.1:{cls.port}"
 
