@@ -128,7 +128,8 @@ struct FrontendConfig {
   std::uint32_t max_streams = 4096;
   double timeout_s = 600;
   double max_timeout_s = 3600;
-  std::uint32_t max_tokens = 512;
+  std::uint32_t default_max_tokens = 0;
+  std::string generation_config = "auto";
   std::uint64_t write_buffer_bytes = 262'144;
   double stall_timeout_s = 30;
   double sse_keepalive_s = 15;

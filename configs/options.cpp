@@ -273,7 +273,16 @@ const std::vector<Option<FrontendConfig>>& frontend_options() {
        &F::peer_share, 0.01, 1},
       {"timeout_s", "deadline of a request that names none", &F::timeout_s, 0.1, 86'400},
       {"max_timeout_s", "longest deadline that a request may name", &F::max_timeout_s, 0.1, 86'400},
-      {"max_tokens", "tokens of a request that names no limit", &F::max_tokens, 1, 1'048'576},
+      {"default_max_tokens",
+       "most tokens of a reply whose request names no limit; 0: what the context leaves",
+       &F::default_max_tokens, 0, 1'048'576},
+      {.name = "generation_config",
+       .meaning =
+           "what requests are drawn with that do not say: auto: temperature, top_p, top_k, "
+           "min_p and repetition_penalty of the model folder's generation_config.json; none: "
+           "temperature 1 and no more",
+       .member = &F::generation_config,
+       .choices = "auto|none"},
       {"write_buffer_bytes", "bytes held for a client that does not read; beyond, it is dropped",
        &F::write_buffer_bytes, 4096, 67'108'864},
       {"stall_timeout_s", "seconds after which a client that takes no bytes is dropped",
@@ -832,6 +841,7 @@ std::string successor(std::string_view key) {
       {"local_prefill_threshold", "local_prefill: tokens=TOKENS"},
       {"local_prefill_cached", "local_prefill: cached=SHARE"},
       {"local_prefill_wait_ms", "local_prefill: wait_ms=MS"},
+      {"max_tokens", "default_max_tokens: TOKENS"},
   };
   for (const auto& [gone, now] : kGone) {
     if (key == gone) return std::string(now);

@@ -61,7 +61,8 @@ const std::vector<std::string>& entry_top_keys() {
 }
 
 const std::vector<std::string>& entry_frontend_keys() {
-  static const std::vector<std::string> kKeys = {"tokenizer", "chat_template", "max_tokens"};
+  static const std::vector<std::string> kKeys = {"tokenizer", "chat_template", "default_max_tokens",
+                                                 "generation_config"};
   return kKeys;
 }
 

@@ -66,7 +66,12 @@ Result<ServedModel> load_model(const Config& config) {
     if (!made.ok()) return made.status();
     model.chat_template = std::move(made).value();
   }
-  model.default_max_tokens = config.frontend.max_tokens;
+  model.default_max_tokens = config.frontend.default_max_tokens;
+  if (config.frontend.generation_config == "auto") {
+    const auto sampling = read_sampling_defaults(config.model);
+    if (!sampling.ok()) return sampling.status();
+    model.sampling = sampling.value();
+  }
   if (const Status task = load_task(config, model); !task.ok()) return task;
   return model;
 }

@@ -45,7 +45,7 @@ namespace {
 
 constexpr TimeNs kCollectorPatience = 10 * kSecond;  // of one POST of spans
 constexpr TimeNs kShrinkInterval = 10 * kSecond;     // of the journals' memory
-constexpr TimeNs kPredecessorEnds = 8 * kSecond;  // longer, and it is alive after all
+constexpr TimeNs kPredecessorEnds = 8 * kSecond;     // longer, and it is alive after all
 
 std::size_t connection_limit(std::size_t max_streams) {
   rlimit limit{};
@@ -95,7 +95,8 @@ struct Port {
 std::vector<Port> open_ports(const FrontendConfig& config, WorkPool& pool, InputJournal* journal) {
   std::vector<Port> ports;
   for (const ListenConfig& listen : config.listen) {
-    ports.push_back({server_options(config, listen, pool, journal), dialects_named(listen.dialects)});
+    ports.push_back(
+        {server_options(config, listen, pool, journal), dialects_named(listen.dialects)});
   }
   return ports;
 }
@@ -125,6 +126,7 @@ RouteOptions route_options(const FrontendConfig& config, const std::string& run_
                      .refuse = config.schema_unenforceable == "refuse"};
   options.hosts = AllowedHosts(config.allowed_hosts, !keys->keys()->open());
   options.keys = std::move(keys);
+  options.max_body_bytes = config.max_body_bytes;
   options.version = build_version();
   options.fault_text = config.fault_text;
   options.incarnation = incarnation;

@@ -20,8 +20,9 @@ FrontendIdentity for_model(FrontendIdentity identity, const ServedModel& model) 
 }  // namespace
 
 ModelSources sources_of(const ServedModel& model) {
+  const std::string drawn = model.sampling.described();
   return {model.tokenizer ? model.tokenizer->source() : "none", template_source(model),
-          to_string(model.task)};
+          to_string(model.task) + (drawn.empty() ? "" : "; " + drawn)};
 }
 
 ModelLink::ModelLink(LinkOptions link, FrontendIdentity identity, const RequestTableLimits& limits,

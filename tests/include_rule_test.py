@@ -45,6 +45,7 @@ LIBRARIES = [
     (["curl/*"], ["frontend/http/otlp_post.cpp"]),
     (["openssl/*"], ["frontend/http/key_digest.cpp", "scheduler/state/grammar_key.cpp"]),
     (["xxhash.h"], ["workers/model/content_digest.cpp"]),
+    (["zlib.h", "zstd.h"], ["frontend/http/content_coding.cpp"]),
     (["yaml-cpp/*"], ["configs/yaml_reader.cpp"]),
     (["ATen/*"], ["workers/model/cpu_step.h"]),
     (["cuda*.h"], ["workers/cuda/*", "memory/cuda_allocator.cpp", "bench/bench_gpu*"]),

@@ -12,6 +12,13 @@ TextStream::TextStream(const Tokenizer& tokenizer, TextStreamOptions options)
   at_start_ = !options_.continues_text && tokenizer.decoding().leading_space != LeadingSpace::keep;
 }
 
+void TextStream::set_stops(bool apply) {
+  if (apply && !stops_ && !matcher_.empty()) {
+    matcher_.restore(std::vector<std::uint32_t>(options_.stop.size(), 0));
+  }
+  stops_ = apply;
+}
+
 TextStream::Output TextStream::feed(std::span<const Token> tokens) {
   out_.clear();
   for (const Token id : tokens) {
@@ -42,7 +49,9 @@ void TextStream::give(std::string_view text) { (run_.held ? run_.text : out_) +=
 // Moves the text of one token through the matcher: what is safe goes out, to held_ what may still
 // become a stop string.
 void TextStream::match_fresh() {
-  if (matcher_.empty()) {
+  if (matcher_.empty() || !stops_) {
+    give(held_);
+    held_.clear();
     give(fresh_);
     fresh_.clear();
     return;

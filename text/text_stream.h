@@ -42,6 +42,10 @@ class TextStream {
                           // the last that counts
   };
 
+  /// Whether stop strings end the text that comes next; at first they do. What was held back as the
+  /// beginning of one comes out with the next text. A match never reaches over such a change.
+  void set_stops(bool apply);
+
   /// Takes the next tokens. Text that may be the beginning of a stop string is held back; so are
   /// the bytes of an unfinished character, and a short run of byte tokens that may still turn out
   /// invalid. A stop string is found in it all the same.
@@ -90,6 +94,7 @@ class TextStream {
   bool broken_ = false;   // a byte of this run belongs to no character
   bool at_start_ = true;  // a leading space may still be dropped
   bool stopped_ = false;
+  bool stops_ = true;      // stop strings apply
   std::size_t which_ = 0;  // of options_.stop, when stopped_
   std::uint32_t n_ = 0;
 };

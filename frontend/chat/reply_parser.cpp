@@ -80,6 +80,25 @@ std::vector<ReplyPart> ReplyParser::feed(std::string_view text) {
   return parts;
 }
 
+ReplySection ReplyParser::section() const {
+  switch (state_) {
+    case State::reasoning:
+      return ReplySection::reasoning;
+    case State::header:
+    case State::between_messages:
+      return ReplySection::header;
+    case State::message:
+      return message_kind_ == ReplyPart::Kind::reasoning ? ReplySection::reasoning
+                                                         : ReplySection::answer;
+    case State::start:
+    case State::content:
+    case State::call:
+    case State::behind_call:
+      break;
+  }
+  return ReplySection::answer;
+}
+
 /// False: more text is needed.
 bool ReplyParser::step(std::vector<ReplyPart>& parts) {
   switch (state_) {

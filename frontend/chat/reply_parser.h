@@ -15,6 +15,7 @@
 #include "frontend/chat/calls/call_reader.h"
 #include "frontend/chat/conversation.h"
 #include "frontend/chat/tool_parameters.h"
+#include "frontend/core/reply_section.h"
 
 namespace baton {
 
@@ -83,6 +84,8 @@ class ReplyParser {
   bool may_reason() const { return state_ == State::start; }
   /// The text at hand is the header of a message, which says what kind of message it is.
   bool in_header() const { return state_ == State::header; }
+  /// Where the text that comes next stands, as far as the text so far tells.
+  ReplySection section() const;
   /// Calls so far.
   std::uint32_t calls() const { return calls_; }
 

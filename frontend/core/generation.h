@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "frontend/core/reply_section.h"
 #include "frontend/core/told_timing.h"
 #include "ipc/messages.h"
 #include "ipc/status.h"
@@ -43,6 +44,7 @@ struct Usage {
   std::uint32_t completion_tokens = 0;
   std::uint32_t cached_tokens =
       0;  // of the prompts' tokens, found in a prefix cache by every choice
+  std::uint32_t reasoning_tokens = 0;     // of completion_tokens
   std::optional<ToldTiming> timing = {};  // where the reply's time went, if that is known
 };
 
@@ -72,6 +74,8 @@ class ReplyWriter {
   virtual std::string finish(const Usage& usage) = 0;
   /// The end of a stream that failed after it began; before, `http_error` is the reply.
   virtual std::string fail(const Status& status) = 0;
+  /// Where the choice's next token stands, as far as its text so far tells.
+  virtual ReplySection section(std::uint32_t /*choice*/) const { return ReplySection::answer; }
 };
 
 /// A reply's header: what of its JSON Schemas is not enforced.
@@ -95,7 +99,7 @@ struct ParsedRequest {
   SamplingParams sampling;
   bool seed_given = false;           // otherwise the caller draws sampling.seed
   std::vector<Token> told_stop_ids;  // those of stop_ids that the client named
-  std::vector<std::string> stop;     // stop strings; bounded number and length
+  std::vector<std::string> stop;     // stop strings of the answer; bounded number and length
   bool include_stop_in_output = false;
   std::string grammar_field;          // what asked for sampling.grammar, for errors about it
   AskedSchemas schemas;               // of sampling.grammar, and of tools

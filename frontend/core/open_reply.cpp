@@ -89,6 +89,8 @@ bool OpenReply::take(std::uint32_t index, Token token, const LogprobReader::Entr
   // reply.
   const bool ends =
       choice.tokens > min_tokens_ && std::binary_search(stop_ids_.begin(), stop_ids_.end(), token);
+  const ReplySection before = writer_->section(index);
+  choice.text.set_stops(before == ReplySection::answer);
   TextStream::Output out;
   if (!ends || include_stop_) out = choice.text.feed({&token, 1});
   if (ends) choice.stop_token = token;
@@ -99,6 +101,10 @@ bool OpenReply::take(std::uint32_t index, Token token, const LogprobReader::Entr
              logprobs->vector.size() * kVectorValueBytes;
   }
   events_ += writer_->text({index, out.text, token, logprobs, now_, last});
+  // A mark around the reasoning counts with it.
+  if (before == ReplySection::reasoning || writer_->section(index) == ReplySection::reasoning) {
+    ++choice.reasoning_tokens;
+  }
   return out.stopped;
 }
 
@@ -149,7 +155,10 @@ Usage OpenReply::usage() const {
     usage.cached_tokens += least;
   }
   if (prompt_only_) return usage;
-  for (const Choice& choice : choices_) usage.completion_tokens += choice.tokens;
+  for (const Choice& choice : choices_) {
+    usage.completion_tokens += choice.tokens;
+    usage.reasoning_tokens += choice.reasoning_tokens;
+  }
   return usage;
 }
 

@@ -67,6 +67,7 @@ class OpenReply {
   struct Choice {
     TextStream text;
     std::uint32_t tokens = 0;
+    std::uint32_t reasoning_tokens = 0;
     std::uint32_t cached_tokens = 0;
     bool begun = false;
     bool ended = false;

@@ -9,6 +9,7 @@
 #include "frontend/chat/chat_format.h"
 #include "frontend/core/generation.h"
 #include "text/model_task.h"
+#include "text/sampling_defaults.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace baton {
@@ -16,17 +17,18 @@ namespace baton {
 class ChatTemplate;
 
 struct ServedModel {
-  std::string name;           // as clients call it
-  std::string entry{};        // of the list `models`; empty: it is the only model
+  std::string name;            // as clients call it
+  std::string entry{};         // of the list `models`; empty: it is the only model
   std::uint64_t identity = 0;  // model_identity(); 0: likewise
   std::string folder{};        // as the configuration has it
   std::string fault{};         // why it cannot be loaded: it has a name and no more; empty: it is
-  std::string fingerprint{};  // "system_fingerprint": the build; empty: null
+  std::string fingerprint{};   // "system_fingerprint": the build; empty: null
   std::shared_ptr<const Tokenizer> tokenizer;
   // At most one of the two; none: the chat route answers 400.
   std::shared_ptr<const ChatFormat> chat;
   std::shared_ptr<const ChatTemplate> chat_template;
-  std::uint32_t default_max_tokens = 512;  // when a client gives no limit
+  std::uint32_t default_max_tokens = 0;  // when a client gives no limit; 0: what the context leaves
+  SamplingDefaults sampling{};           // when a client does not say otherwise
   ModelTask task = ModelTask::generate;
   std::uint32_t vector_size = 0;  // of embeddings
   Token no_token = -1;            // of a reranker: what it may answer

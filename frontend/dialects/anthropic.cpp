@@ -353,7 +353,6 @@ ParseOutcome parse(std::string_view body, Route route, const RequestContext& con
   }
   if (const auto& error = fields.finish()) return field_error(*error);
   made.names = field_names();
-  made.other.max_tokens_clamp = true;
   made.other.make_reply = [wishes = std::move(wishes)](ReplyGrounds grounds) {
     return anthropic_reply(std::move(grounds), wishes);
   };

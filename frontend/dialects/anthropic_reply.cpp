@@ -98,6 +98,7 @@ class MessageReply : public ReplyWriter {
   }
 
   std::string text(const ReplyPiece& piece) override { return take(parts_->feed(piece.text)); }
+  ReplySection section(std::uint32_t) const override { return parts_->section(); }
 
   std::string end(std::uint32_t, const Ending& ending) override {
     ending_ = ending;

@@ -62,10 +62,11 @@ void pass_over_runner(FieldReader& options) {
                       "mirostat_tau", "mirostat_eta", "draft_num_predict"});
 }
 
-void read_options(FieldReader& fields, OrderedJson& out) {
-  out["temperature"] = kDefaultTemperature;
-  out["top_k"] = kDefaultTopK;
-  out["top_p"] = kDefaultTopP;
+/// What the model's publisher says goes before the original's defaults, as a Modelfile does.
+void read_options(FieldReader& fields, const SamplingDefaults& defaults, OrderedJson& out) {
+  if (!defaults.temperature) out["temperature"] = kDefaultTemperature;
+  if (!defaults.top_k) out["top_k"] = kDefaultTopK;
+  if (!defaults.top_p) out["top_p"] = kDefaultTopP;
   const Json* given = take_object(fields, "options");
   if (given == nullptr) return;
   FieldReader options(fields, *given, "options");
@@ -117,7 +118,7 @@ void read_common(FieldReader& fields, const OrderedJson& ordered, const ServedMo
                  OrderedJson& out) {
   read_model(fields, model, out);
   out["stream"] = fields.boolean("stream").value_or(true);
-  read_options(fields, out);
+  read_options(fields, model.sampling, out);
   read_format(fields, ordered, out);
   pass_over(fields, {"keep_alive"});  // the model stays
   refuse_unless(fields, "logprobs", false, "/v1/chat/completions tells them");
@@ -186,7 +187,7 @@ ParseOutcome run(Translation made, bool chat, const RequestContext& context,
                  const ServedModel& model) {
   made.names.insert(made.names.end(), field_names().begin(), field_names().end());
   made.stream_type = kLines;
-  made.other.max_tokens_clamp = true;
+  made.other.any_max_tokens = made.body.value("max_tokens", std::int64_t{0}) == kMaxCount;
   const OllamaFacts facts{chat, context.received, context.wall_offset};
   made.other.make_reply = [facts](ReplyGrounds grounds) {
     return ollama_reply(std::move(grounds), facts);

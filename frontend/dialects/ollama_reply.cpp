@@ -89,6 +89,8 @@ class OllamaReply : public ReplyWriter {
     return ollama_error(http_error(status)) + "\n";
   }
 
+  ReplySection section(std::uint32_t) const override { return parts_.section(); }
+
  private:
   std::string line() {
     if (!said_.any()) return {};

@@ -111,7 +111,8 @@ IndexPage index_page(const IndexFacts& facts, std::string_view accept) {
   }
   return {"text/html; charset=utf-8",
           "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Baton</title>"
-          "</head>\n<body><pre style=\"white-space: pre-wrap\">" +
+          "</head>\n<body><p><a href=\"/console\">Console: a chat, and the processes at work</a>"
+          "</p><pre style=\"white-space: pre-wrap\">" +
               escape_html(text) + "</pre></body></html>\n"};
 }
 

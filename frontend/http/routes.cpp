@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "frontend/http/console.h"
+#include "frontend/http/content_coding.h"
 #include "frontend/http/http_error.h"
 #include "frontend/http/sse.h"
 #include "frontend/openai/pooling_api.h"
@@ -258,9 +259,17 @@ void Routes::generate(const Connection& connection, HttpRequest request, const P
   Asker asker{connection, std::move(frame), place.route, std::move(facts), {}};
   RequestContext context =
       request_context(request, asker.facts, intake_settings(options_, place.any_model));
+  const ContentCoding coding = content_coding(request);
   // The body is read as JSON whatever its Content-Type says: curl -d calls everything a form.
-  const auto read = [this, parse, place, context = std::move(context)](
-                        Asker& whose, std::string_view body) -> ParseOutcome {
+  const auto read = [this, parse, place, coding, context = std::move(context)](
+                        Asker& whose, std::string_view sent) -> ParseOutcome {
+    std::variant<std::string, HttpError> plain;
+    if (coding != ContentCoding::identity) {
+      plain = decoded_body(coding, sent, options_.max_body_bytes);
+      if (auto* error = std::get_if<HttpError>(&plain)) return std::move(*error);
+    }
+    const std::string_view body =
+        coding == ContentCoding::identity ? sent : std::get<std::string>(plain);
     auto chosen = choose_model(options_.models, place.names_model, context, body);
     if (auto* error = std::get_if<HttpError>(&chosen)) return std::move(*error);
     whose.model = std::get<std::size_t>(chosen);
@@ -274,11 +283,15 @@ void Routes::generate(const Connection& connection, HttpRequest request, const P
         facts_.max_context[whose.model].load(std::memory_order_relaxed);
     return parse(body, settled, known->model);
   };
-  if (helpers_.pool == nullptr || request.body.size() < kLargeBody) {
+  const bool small = coding == ContentCoding::identity && request.body.size() < kLargeBody;
+  if (helpers_.pool == nullptr || small) {
     ParseOutcome outcome = read(asker, request.body);
     begin(std::move(asker), std::move(outcome));
   } else {
-    parse_elsewhere(std::move(asker), std::move(request.body), read);
+    // What is compressed counts as large as it may become.
+    const std::size_t bytes =
+        coding == ContentCoding::identity ? request.body.size() : options_.max_body_bytes;
+    parse_elsewhere(std::move(asker), std::move(request.body), bytes, read);
   }
 }
 
@@ -287,13 +300,13 @@ std::string Routes::owner_of(const Asker& asker) {
 }
 
 /// Off the threads that read requests: small ones must not wait for it.
-void Routes::parse_elsewhere(Asker asker, std::string body, ReadBody read) {
+void Routes::parse_elsewhere(Asker asker, std::string body, std::size_t weight, ReadBody read) {
   struct Waiting {
     Asker asker;
     std::string body;
     ReadBody read;
   };
-  const std::size_t bytes = std::max(body.size(), kLargeBody);
+  const std::size_t bytes = std::max(weight, kLargeBody);
   facts_.large_bytes.fetch_add(bytes);
   const auto waiting =
       std::make_shared<Waiting>(Waiting{std::move(asker), std::move(body), std::move(read)});
@@ -505,7 +518,7 @@ void Routes::console_request(const Connection& connection, const HttpRequest& re
   const std::string_view path = request.path();
   std::string id(path.substr(path.rfind('/') + 1));
   if (helpers_.pool == nullptr) return begin(std::move(asker), ended_request(options_.run_dir, id));
-  parse_elsewhere(std::move(asker), std::move(id), look);
+  parse_elsewhere(std::move(asker), std::move(id), 0, look);
 }
 
 void Routes::version(const Connection& connection, const HttpRequest& request, const Place& place) {

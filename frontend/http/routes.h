@@ -47,12 +47,13 @@ struct RouteOptions {
   std::uint32_t max_streams = 4096;  // choices that the loop takes at once
   /// open(): everybody is served, which never changes. The keys may.
   std::shared_ptr<KeyBook> keys = std::make_shared<KeyBook>();
-  AllowedHosts hosts;                // under which names clients may ask
-  Cors cors;                         // what pages of other origins may read
-  bool strict_fields = false;        // likewise zero_bytes: as in RequestContext
+  AllowedHosts hosts;          // under which names clients may ask
+  Cors cors;                   // what pages of other origins may read
+  bool strict_fields = false;  // likewise zero_bytes: as in RequestContext
   bool zero_bytes = false;
   SchemaDefaults schemas;
-  std::string version;            // of this build
+  std::size_t max_body_bytes = 4U << 20U;  // of a body once it is decompressed
+  std::string version;                     // of this build
   std::string run_dir;            // where front ends keep their requests' times; empty: nowhere
   std::string fault_text;         // for tests: a body that holds it ends the process; empty: none
   std::uint64_t incarnation = 0;  // makes request ids unique
@@ -112,7 +113,8 @@ class Routes {
   using ReadBody = std::function<ParseOutcome(Asker& asker, std::string_view body)>;
   /// Whose turn it is where several wait: the key's, or the address's.
   static std::string owner_of(const Asker& asker);
-  void parse_elsewhere(Asker asker, std::string body, ReadBody read);
+  /// `weight`: bytes that it counts as among the large requests that wait.
+  void parse_elsewhere(Asker asker, std::string body, std::size_t weight, ReadBody read);
   struct Served {
     ServedModel model;
     ModelHelpers helpers;

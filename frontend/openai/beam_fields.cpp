@@ -28,6 +28,16 @@ void read_penalty(FieldReader& fields, SamplingParams& sampling) {
   }
 }
 
+/// A search draws nothing: what the model's publisher says of draws does not concern it.
+void drop_defaults(const FieldReader& fields, SamplingParams& sampling) {
+  const SamplingParams neutral;
+  const auto given = [&](const char* name) { return fields.object().contains(name); };
+  if (!given("temperature")) sampling.temperature = neutral.temperature;
+  if (!given("top_p")) sampling.top_p = neutral.top_p;
+  if (!given("top_k")) sampling.top_k = neutral.top_k;
+  if (!given("min_p")) sampling.min_p = neutral.min_p;
+}
+
 /// What cannot be had together with beams.
 void check_others(FieldReader& fields, const ParsedRequest& request, const AskedChoices& asked) {
   const SamplingParams& sampling = request.sampling;
@@ -64,6 +74,7 @@ void read_beams(FieldReader& fields, AskedChoices& asked, ParsedRequest& request
     }
     return;
   }
+  drop_defaults(fields, sampling);
   check_others(fields, request, asked);
   if (asked.made > SamplingParams::kMaxBeams) {
     fields.fail(

@@ -1,6 +1,7 @@
 #include "frontend/openai/openai_api.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -24,13 +25,16 @@ namespace {
 
 using Json = nlohmann::json;
 
+/// A search that names no limit: its beams reserve blocks for all tokens that they may come to.
+constexpr std::int64_t kBeamTokens = 512;
+
 /// The limits a client gave, before the prompt's length is known.
 struct AskedLimits {
   std::optional<std::int64_t> max_tokens;
   std::string max_field = "max_tokens";
   std::int64_t min_tokens = 0;
   std::int64_t truncate = 0;  // tokens of a prompt that are kept; 0: all, -1: what fits
-  bool clamp = false;         // max_tokens beyond the context is what the context leaves
+  bool beams = false;
 };
 
 /// What the body says, before anything is tokenised.
@@ -103,6 +107,7 @@ void read_common(FieldReader& fields, std::string_view body, OpenAiRoute route,
                  const RequestContext& context, const ServedModel& model, Asked& asked) {
   const auto name = fields.string("model");
   if (name && *name != model.name && !context.any_model) asked.unknown_model = *name;
+  take_defaults(model.sampling, asked.request.sampling);
   read_sampling(fields, context, model, 2, asked.request);
   asked.ignore_eos = read_stop_extras(fields, model, asked.request);
   asked.request.skip_special_tokens = fields.boolean("skip_special_tokens").value_or(true);
@@ -111,12 +116,14 @@ void read_common(FieldReader& fields, std::string_view body, OpenAiRoute route,
   read_stream(fields, asked);
   read_standing(fields, asked.request);
   asked.choices = read_choices(fields, route, asked.request);
+  asked.limits.beams = asked.request.sampling.beams();
   read_limits(fields, route, asked.choices, asked.limits);
   ignore_neutral_fields(fields, route);
 }
 
 /// Fits the asked lengths and one prompt to the context, now that it is tokenised. The tokens that
-/// may follow it are in `*max_tokens`.
+/// may follow it are in `*max_tokens`: what the client asked for, or without that the server's
+/// default, but never more than the context leaves.
 Status settle_limits(const AskedLimits& limits, const RequestContext& context,
                      const ServedModel& model, std::vector<Token>& ids, std::uint32_t* max_tokens) {
   const std::int64_t wanted = std::max(limits.max_tokens.value_or(0), limits.min_tokens);
@@ -129,17 +136,17 @@ Status settle_limits(const AskedLimits& limits, const RequestContext& context,
   if (Status status = check_prompt(ids.size(), context); !status.ok()) return status;
   const auto prompt = static_cast<std::int64_t>(ids.size());
   const std::int64_t room = context.max_context - prompt;
-  if (wanted > room && !(limits.clamp && limits.min_tokens <= room)) {
-    return Status(ErrorCode::too_long,
-                  "the prompt has " + std::to_string(prompt) + " tokens and '" +
-                      (wanted == limits.min_tokens ? "min_tokens" : limits.max_field) + "' is " +
-                      std::to_string(wanted) + ": " + std::to_string(prompt + wanted) +
-                      " tokens together; this model's context holds " +
-                      std::to_string(context.max_context));
+  if (limits.min_tokens > room) {
+    return Status(
+        ErrorCode::too_long,
+        "the prompt has " + std::to_string(prompt) + " tokens and 'min_tokens' is " +
+            std::to_string(limits.min_tokens) + ": " + std::to_string(prompt + limits.min_tokens) +
+            " tokens together; this model's context holds " + std::to_string(context.max_context));
   }
-  const std::int64_t fallback = std::max<std::int64_t>(model.default_max_tokens, limits.min_tokens);
-  const std::int64_t most_new = limits.max_tokens.value_or(std::min(fallback, room));
-  *max_tokens = static_cast<std::uint32_t>(std::min(most_new, limits.clamp ? room : most_new));
+  std::int64_t fallback = model.default_max_tokens;
+  if (fallback == 0) fallback = limits.beams ? kBeamTokens : room;
+  fallback = std::max(fallback, limits.min_tokens);
+  *max_tokens = static_cast<std::uint32_t>(std::min(limits.max_tokens.value_or(fallback), room));
   return {};
 }
 
@@ -156,6 +163,7 @@ Status settle_prompts(const RequestContext& context, const ServedModel& model, A
   }
   request.max_context = context.max_context;
   request.sampling.max_tokens = 0;
+  std::uint32_t least = std::numeric_limits<std::uint32_t>::max();  // of all prompts
   for (std::size_t i = 0; i < count; ++i) {
     std::uint32_t max_tokens = 0;
     Status status = settle_limits(asked.limits, context, model, request.prompts[i], &max_tokens);
@@ -164,8 +172,14 @@ Status settle_prompts(const RequestContext& context, const ServedModel& model, A
       return status;
     }
     request.sampling.max_tokens = std::max(request.sampling.max_tokens, max_tokens);
+    least = std::min(least, max_tokens);
   }
   request.sampling.min_tokens = static_cast<std::uint32_t>(asked.limits.min_tokens);
+  if (least < asked.limits.max_tokens.value_or(0) && !asked.other.any_max_tokens) {
+    request.headers.emplace_back(kMaxTokensHeader, "clamped from " +
+                                                       std::to_string(*asked.limits.max_tokens) +
+                                                       " to " + std::to_string(least));
+  }
   request.prompt_only = request.sampling.max_tokens == 0;
   request.echo = asked.choices.echo;
   if (request.prompt_only) request.sampling.max_tokens = 1;
@@ -355,7 +369,6 @@ ParseOutcome parse(std::string_view body, OpenAiRoute route, const RequestContex
 
   Asked asked;
   asked.ignored = std::move(other.ignored);
-  asked.limits.clamp = other.max_tokens_clamp;
   asked.other = std::move(other);
   FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &asked.ignored);
   read_common(fields, body, route, context, model, asked);

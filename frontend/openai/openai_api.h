@@ -45,8 +45,8 @@ struct ReplyGrounds {
 /// way.
 struct OtherApi {
   std::function<std::unique_ptr<ReplyWriter>(ReplyGrounds)> make_reply;
-  IgnoredFields ignored;          // of the body as the client wrote it
-  bool max_tokens_clamp = false;  // more than the context leaves is what it leaves, and no error
+  IgnoredFields ignored;        // of the body as the client wrote it
+  bool any_max_tokens = false;  // the client asked for what the context leaves
 };
 
 /// `body`: one choice, without log probabilities.

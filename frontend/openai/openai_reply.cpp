@@ -13,13 +13,18 @@
 namespace baton {
 namespace {
 
-std::string usage_object(const Usage& usage) {
+std::string usage_object(ReplyShape shape, const Usage& usage) {
   const std::uint64_t total = std::uint64_t{usage.prompt_tokens} + usage.completion_tokens;
-  return "{\"prompt_tokens\":" + std::to_string(usage.prompt_tokens) +
-         ",\"completion_tokens\":" + std::to_string(usage.completion_tokens) +
-         ",\"total_tokens\":" + std::to_string(total) +
-         ",\"prompt_tokens_details\":{\"cached_tokens\":" + std::to_string(usage.cached_tokens) +
-         "}}";
+  std::string text = "{\"prompt_tokens\":" + std::to_string(usage.prompt_tokens) +
+                     ",\"completion_tokens\":" + std::to_string(usage.completion_tokens) +
+                     ",\"total_tokens\":" + std::to_string(total) +
+                     ",\"prompt_tokens_details\":{\"cached_tokens\":" +
+                     std::to_string(usage.cached_tokens) + "}";
+  if (shape == ReplyShape::chat) {
+    text += ",\"completion_tokens_details\":{\"reasoning_tokens\":" +
+            std::to_string(usage.reasoning_tokens) + "}";
+  }
+  return text + "}";
 }
 
 /// ,"timing":{...} where it was asked for and is known.
@@ -56,6 +61,10 @@ std::optional<ReplyParser> parser_of(const OpenAiFacts& facts, std::size_t choic
   std::optional<ReplyParser> parser = facts.parser;
   if (parser) parser->set_choice(static_cast<std::uint32_t>(choice));
   return parser;
+}
+
+ReplySection section_of(const std::optional<ReplyParser>& parser) {
+  return parser ? parser->section() : ReplySection::answer;
 }
 
 /// The choice's log probabilities, if they are told; with echo, those of the prompt first.
@@ -145,7 +154,7 @@ class WholeReply : public ReplyWriter {
         append_choice(body, *choice, index++);
       }
     }
-    body += "],\"usage\":" + usage_object(usage) + timing_member(usage);
+    body += "],\"usage\":" + usage_object(shape_, usage) + timing_member(usage);
     if (shape_ == ReplyShape::chat && facts_.prompt_logprobs >= 0) {
       body += ",\"prompt_logprobs\":" + choices_.front().prompt_logprobs;
     }
@@ -153,6 +162,10 @@ class WholeReply : public ReplyWriter {
   }
 
   std::string fail(const Status& status) override { return error_json(status); }
+
+  ReplySection section(std::uint32_t choice) const override {
+    return section_of(choices_[choice].parser);
+  }
 
  private:
   struct Choice {
@@ -277,7 +290,7 @@ class StreamReply : public ReplyWriter {
     std::string events;
     if (facts_.include_usage || usage.timing) {
       events = head_ + "]";
-      if (facts_.include_usage) events += ",\"usage\":" + usage_object(usage);
+      if (facts_.include_usage) events += ",\"usage\":" + usage_object(shape_, usage);
       events += timing_member(usage) + "}\n\n";
     }
     events += kSseDone;
@@ -287,6 +300,8 @@ class StreamReply : public ReplyWriter {
   std::string fail(const Status& status) override {
     return sse_event(error_json(status)) + std::string(kSseDone);
   }
+
+  ReplySection section(std::uint32_t choice) const override { return section_of(parsers_[choice]); }
 
  private:
   /// One event a part; log probabilities go with the first of them, or alone.

@@ -64,6 +64,16 @@ void read_stop(FieldReader& fields, const std::string& field, ParsedRequest& req
   }
 }
 
+void take_defaults(const SamplingDefaults& defaults, SamplingParams& sampling) {
+  if (const auto given = defaults.temperature) {
+    sampling.temperature = *given < kGreedyBelow ? 0.0F : *given;
+  }
+  if (defaults.top_p) sampling.top_p = std::max(*defaults.top_p, static_cast<float>(kMinTopP));
+  if (defaults.top_k) sampling.top_k = *defaults.top_k;
+  if (defaults.min_p) sampling.min_p = *defaults.min_p;
+  if (defaults.repetition_penalty) sampling.repetition_penalty = *defaults.repetition_penalty;
+}
+
 void read_sampling(FieldReader& fields, const RequestContext& context, const ServedModel& model,
                    double max_temperature, ParsedRequest& request) {
   SamplingParams& sampling = request.sampling;

@@ -29,6 +29,9 @@ inline constexpr std::size_t kMaxBadWordBytes = 256;
 /// Largest token count that a request may name; far above any context.
 inline constexpr std::int64_t kMaxCount = INT32_MAX;
 
+/// What is drawn with where a request does not say: before its fields are read.
+void take_defaults(const SamplingDefaults& defaults, SamplingParams& sampling);
+
 /// temperature [0, max_temperature], top_p (0, 1], top_k (0 or -1: off), seed (any 64-bit integer),
 /// stop (a string or a list of up to 16), timeout_s. Sets the model's end-of-sequence ids.
 void read_sampling(FieldReader& fields, const RequestContext& context, const ServedModel& model,
@@ -86,6 +89,8 @@ Status far_too_long(const RequestContext& context);
 HttpError unknown_model(std::string_view name, const ServedModel& model);
 
 inline constexpr const char* kIgnoredFieldsHeader = "X-Ignored-Fields";
+/// "clamped from 9000 to 3072": the context leaves less than the client asked for.
+inline constexpr const char* kMaxTokensHeader = "X-Baton-Max-Tokens";
 
 /// A field error as HTTP 400.
 HttpError field_error(const FieldError& error);

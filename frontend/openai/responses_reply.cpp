@@ -43,13 +43,14 @@ std::string item_json(const Item& item, const char* status, bool begun) {
   return head + "\"message\"" + state + ",\"role\":\"assistant\"" + content;
 }
 
-std::string usage_json(const Usage& usage, std::uint32_t reasoning) {
+std::string usage_json(const Usage& usage) {
   const std::uint64_t total = std::uint64_t{usage.prompt_tokens} + usage.completion_tokens;
   return "{\"input_tokens\":" + std::to_string(usage.prompt_tokens) +
          ",\"input_tokens_details\":{\"cached_tokens\":" + std::to_string(usage.cached_tokens) +
          "},\"output_tokens\":" + std::to_string(usage.completion_tokens) +
-         ",\"output_tokens_details\":{\"reasoning_tokens\":" + std::to_string(reasoning) +
-         "},\"total_tokens\":" + std::to_string(total) + "}";
+         ",\"output_tokens_details\":{\"reasoning_tokens\":" +
+         std::to_string(usage.reasoning_tokens) + "},\"total_tokens\":" + std::to_string(total) +
+         "}";
 }
 
 class ResponseReply : public ReplyWriter {
@@ -69,10 +70,7 @@ class ResponseReply : public ReplyWriter {
     return events += event("response.in_progress", response);
   }
 
-  std::string text(const ReplyPiece& piece) override {
-    if (piece.token >= 0 && parts_.reasoning()) ++reasoning_;
-    return take(parts_.feed(piece.text));
-  }
+  std::string text(const ReplyPiece& piece) override { return take(parts_.feed(piece.text)); }
 
   std::string end(std::uint32_t, const Ending& ending) override {
     cut_off_ = ending.reason == FinishReason::length;
@@ -85,10 +83,12 @@ class ResponseReply : public ReplyWriter {
     const char* status = cut_off_ ? "incomplete" : "completed";
     const std::string response =
         response_json(status, "null", cut_off_ ? "{\"reason\":\"max_output_tokens\"}" : "null",
-                      usage_json(usage, reasoning_));
+                      usage_json(usage));
     if (!stream_) return response;
     return event(std::string("response.") + status, ",\"response\":" + response);
   }
+
+  ReplySection section(std::uint32_t) const override { return parts_.section(); }
 
   std::string fail(const Status& status) override {
     const HttpError error = http_error(status);
@@ -210,7 +210,6 @@ class ResponseReply : public ReplyWriter {
   bool cut_off_ = false;
   std::uint32_t index_ = 0;
   std::uint32_t sequence_ = 0;
-  std::uint32_t reasoning_ = 0;  // tokens
 };
 
 }  // namespace

@@ -74,8 +74,8 @@ class ReplyParts {
   std::vector<ReplyPart> feed(std::string_view text);
   /// The end: the rest.
   std::vector<ReplyPart> finish();
-  /// What comes next is reasoning, as far as can be told.
-  bool reasoning() const { return parser_ && parser_->reasoning(); }
+  /// Where the text that comes next stands.
+  ReplySection section() const { return parser_ ? parser_->section() : ReplySection::answer; }
 
  private:
   std::optional<ReplyParser> parser_;

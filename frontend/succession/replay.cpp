@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "frontend/core/model_choice.h"
+#include "frontend/http/content_coding.h"
 #include "frontend/http/route_table.h"
 
 namespace baton {
@@ -104,11 +105,10 @@ class RequestsReplayed {
       if (stopped) request.stopped_at = static_cast<std::uint32_t>(request.generated.size());
     } else if (const auto* end = std::get_if<ChoiceEnds>(&event)) {
       ended_[end->choice] = true;
-      const auto first = ended_.begin() + static_cast<std::ptrdiff_t>(
-                                              end->choice / each() * each());
-      of(end->choice).ended =
-          std::find(first, first + static_cast<std::ptrdiff_t>(each()), false) ==
-          first + static_cast<std::ptrdiff_t>(each());
+      const auto first =
+          ended_.begin() + static_cast<std::ptrdiff_t>(end->choice / each() * each());
+      of(end->choice).ended = std::find(first, first + static_cast<std::ptrdiff_t>(each()),
+                                        false) == first + static_cast<std::ptrdiff_t>(each());
     } else if (std::holds_alternative<ReplyFails>(event)) {
       for (ReplayedRequest& request : reply_.requests) request.ended = true;
     }
@@ -139,7 +139,10 @@ Result<ReplayedReply> rebuild_reply(const ReplyOpening& opening, std::string_vie
   ServedModel model = setup.models[chosen.value()];
   model.fingerprint = opening.fingerprint;
   if (!opening.model.empty()) model.name = opening.model;
-  ParseOutcome outcome = place.parse(request.value().body, context, model);
+  auto body = decoded_body(content_coding(request.value()), request.value().body,
+                           setup.framing.max_body_bytes);
+  if (std::holds_alternative<HttpError>(body)) return invalid("the journal's body is refused now");
+  ParseOutcome outcome = place.parse(std::get<std::string>(body), context, model);
   if (auto* chat = std::get_if<std::unique_ptr<PendingChat>>(&outcome)) {
     if (!opening.rendered) return invalid("the journal's chat was never rendered");
     ParseOutcome finished = (*chat)->finish(Result<std::string>(*opening.rendered), model);

@@ -95,7 +95,13 @@ std::vector<SetupLine> setup_lines(const State& state) {
   lines.push_back({"context", context, "--max_context"});
   for (const Frontend& f : state.frontends) {
     if (!f.alive) continue;
-    lines.push_back({"task", f.identity.task, "--model_task"});
+    // FrontendHello::task: the task, and how its tokens are drawn where a request does not say.
+    const std::size_t end = f.identity.task.find("; ");
+    lines.push_back({"task", f.identity.task.substr(0, end), "--model_task"});
+    if (end != std::string::npos) {
+      lines.push_back({"sampling", f.identity.task.substr(end + 2) + " (generation_config.json)",
+                       "--frontend.generation_config"});
+    }
     lines.push_back({"tokenizer", f.identity.tokenizer, "--frontend.tokenizer"});
     lines.push_back({"chat template", f.identity.chat_template, "--frontend.chat_template"});
     break;  // all front ends read the same folder

@@ -212,6 +212,35 @@ class Scripted(unittest.TestCase):
             self.assertEqual(status, 200, text)
             self.assertNotIn("tool_calls", json.loads(text)["message"])
 
+    def test_stop_strings_end_the_answer_and_not_the_reasoning(self):
+        marks = ["<think>", "</think>"]
+        template = "{#- <think></think> -#}" + scripted_model.CHATML
+        self.serve(marks, template)
+        said = "<think>\nFirst END then\n</think>\n\nThe answer END and more"
+        thought = len("<think>\nFirst END then\n</think>") - len("<think>") - len("</think>") + 2
+        choice = self.chat(said, stop=["END"])
+        self.assertEqual(choice["message"]["content"], "The answer ")
+        self.assertEqual(choice["message"]["reasoning_content"], "First END then")
+        self.assertEqual((choice["finish_reason"], choice["stop_reason"]), ("stop", "END"))
+        self.assertEqual(self.stream(said, stop=["END"])[0], "The answer ")
+        body = {"messages": [{"role": "user", "content": self.script(said)}], "temperature": 0, "max_tokens": 1500}
+        usage = json.loads(self.post("/v1/chat/completions", body)[1])["usage"]
+        self.assertEqual(usage["completion_tokens_details"], {"reasoning_tokens": thought})
+        self.assertGreater(usage["completion_tokens"], thought)
+        status, text = self.post("/v1/messages", {**body, "model": "demo", "stop_sequences": ["END"]})
+        self.assertEqual(status, 200, text)
+        reply = json.loads(text)
+        self.assertEqual([block["type"] for block in reply["content"]], ["thinking", "text"])
+        self.assertEqual((reply["content"][1]["text"], reply["stop_sequence"]), ("The answer ", "END"))
+
+    def test_a_reply_without_a_limit_is_as_long_as_the_model_wants(self):
+        self.serve()
+        said = "x" * 900
+        status, text = self.post("/v1/chat/completions", {"temperature": 0, "messages": [
+            {"role": "user", "content": self.script(said)}]})
+        self.assertEqual(status, 200, text)
+        self.assertEqual(json.loads(text)["choices"][0]["message"]["content"], said)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -158,6 +158,9 @@ TEST(ConfigError, KeysThatWentIntoOthers) {
               std::string("/etc/baton/t.yaml:2: scheduler.") + key +
                   ": no such key any more; it is " + now);
   }
+  EXPECT_EQ(error_of("frontend:\n  max_tokens: 1\n"),
+            "/etc/baton/t.yaml:2: frontend.max_tokens: no such key any more; it is "
+            "default_max_tokens: TOKENS");
 }
 
 TEST(ConfigRead, AWorkersLargestStepIsThatOfItsRole) {

@@ -21,7 +21,7 @@ constexpr const char* kTwo =
     "  max_context: 100\n"
     "  scheduler: {max_running: 9}\n"
     "  worker: {threads: 4}\n"
-    "  frontend: {max_tokens: 11}\n"
+    "  frontend: {default_max_tokens: 11}\n"
     "  workers:\n"
     "  - {name: prefill0, role: prefill}\n"
     "  - {name: decode0, role: decode, threads: 6}\n"
@@ -70,8 +70,8 @@ TEST(Models, AnEntryTakesWhatItLeavesOutFromTheTopLevel) {
   EXPECT_EQ(small.scheduler.max_running, 9U);
   EXPECT_EQ(small.scheduler.prompt_chunk, 64U);
   EXPECT_EQ(big.scheduler.max_running, 7U);
-  EXPECT_EQ(small.frontend.max_tokens, 11U);
-  EXPECT_EQ(big.frontend.max_tokens, 512U);
+  EXPECT_EQ(small.frontend.default_max_tokens, 11U);
+  EXPECT_EQ(big.frontend.default_max_tokens, 0U);
   ASSERT_EQ(small.workers.size(), 2U);
   EXPECT_EQ(small.workers[0].threads, 4U);
   EXPECT_EQ(small.workers[1].threads, 6U);
@@ -172,9 +172,10 @@ TEST(Models, NamesArePartsOfFileNamesAndDifferent) {
 TEST(Models, EachKeyHasItsLevel) {
   EXPECT_EQ(complaint_of(with("  run_dir: /x\n")),
             "t.yaml:4: models[0].run_dir: belongs at the top level: all processes share it");
-  EXPECT_EQ(complaint_of(with("  frontend: {port: 1}\n")),
-            "t.yaml:4: models[0].frontend.port: belongs at the top level: one front end serves all "
-            "models; an entry may say tokenizer, chat_template, max_tokens");
+  EXPECT_EQ(
+      complaint_of(with("  frontend: {port: 1}\n")),
+      "t.yaml:4: models[0].frontend.port: belongs at the top level: one front end serves all "
+      "models; an entry may say tokenizer, chat_template, default_max_tokens, generation_config");
   EXPECT_EQ(
       complaint_of(with("  telemetry: {otlp_url: x}\n")),
       "t.yaml:4: models[0].telemetry.otlp_url: belongs at the top level: one front end serves "
@@ -190,8 +191,9 @@ TEST(Models, EachKeyHasItsLevel) {
             "t.yaml:4: models[0].models: stands within models");
   EXPECT_EQ(complaint_of(with("  scheduler: {max_runing: 1}\n")),
             "t.yaml:4: models[0].scheduler.max_runing: no such key; did you mean max_running?");
-  EXPECT_EQ(complaint_of(with("  frontend: {max_tokenz: 1}\n")),
-            "t.yaml:4: models[0].frontend.max_tokenz: no such key; did you mean max_tokens?");
+  EXPECT_EQ(complaint_of(with("  frontend: {default_max_tokenz: 1}\n")),
+            "t.yaml:4: models[0].frontend.default_max_tokenz: no such key; did you mean "
+            "default_max_tokens?");
   EXPECT_EQ(complaint_of("frontend: {name: big}\n" + with("")),
             "t.yaml:5: models[1].name: 'big' is the name of the front end");
   EXPECT_EQ(complaint_of("models:\n- {name: small, model: /a}\n- {name: big}\n"),

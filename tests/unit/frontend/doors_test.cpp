@@ -109,7 +109,8 @@ std::string reply(ParsedRequest request, const std::vector<std::string>& pieces,
   return bytes +
          request.reply->finish({.prompt_tokens = 9,
                                 .completion_tokens = static_cast<std::uint32_t>(pieces.size()),
-                                .cached_tokens = 4});
+                                .cached_tokens = 4,
+                                .reasoning_tokens = 2});
 }
 
 /// `text` without its first line break: for texts that are written down as blocks.
@@ -531,7 +532,7 @@ TEST(Responses, WholeRepliesRepeatTheRequest) {
   EXPECT_EQ(
       told["usage"],
       Json::parse(R"({"input_tokens":9,"input_tokens_details":{"cached_tokens":4},"output_tokens":1,
-      "output_tokens_details":{"reasoning_tokens":0},"total_tokens":10})"));
+      "output_tokens_details":{"reasoning_tokens":2},"total_tokens":10})"));
   const Json empty = Json::parse(reply(kPlainResponses.take(response()), {}));
   EXPECT_EQ(empty["output"][0]["content"][0]["text"], "");
 }
@@ -598,7 +599,7 @@ TEST(Responses, Refusals) {
   refuses(response(R"(,"tools":[{"type":"web_search"}])"), "tools[0].type", "'web_search'");
   refuses(response(R"(,"tool_choice":"required")"), "tool_choice", "no 'tools'");
   refuses(response(R"(,"max_output_tokens":0)"), "max_output_tokens", "");
-  refuses(response(R"(,"max_output_tokens":1000)"), "input", "'max_output_tokens' is 1000");
+  refuses(response(R"(,"min_tokens":1000)"), "input", "'min_tokens' is 1000");
   refuses(response(R"(,"text":{"format":{"type":"xml"}})"), "text.format.type", "");
   refuses(response(R"(,"temperature":3)"), "temperature", "");
   refuses(R"({"model":"tiny"})", "input", "is missing");

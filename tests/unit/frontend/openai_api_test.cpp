@@ -158,12 +158,39 @@ TEST(Completion, LengthsFollowTheContext) {
   }() + "]";
   EXPECT_EQ(good(completion(R"({"prompt":)" + ids + "}")).sampling.max_tokens, 56U);
   EXPECT_EQ(good(completion(R"({"max_tokens":56,"prompt":)" + ids + "}")).sampling.max_tokens, 56U);
-  expect_refused({R"({"max_tokens":57,"prompt":)" + ids + "}", 400, "prompt",
-                  "the prompt has 200 tokens and 'max_tokens' is 57: 257 tokens together; this "
+  const auto headers_of = [&](const std::string& most) {
+    const ParsedRequest request = good(completion("{" + most + R"("prompt":)" + ids + "}"));
+    EXPECT_EQ(request.sampling.max_tokens, 56U) << most;
+    return request.headers;
+  };
+  EXPECT_TRUE(headers_of("").empty());
+  EXPECT_TRUE(headers_of(R"("max_tokens":56,)").empty());
+  const std::vector<std::pair<std::string, std::string>> clamped = {
+      {"X-Baton-Max-Tokens", "clamped from 57 to 56"}};
+  EXPECT_EQ(headers_of(R"("max_tokens":57,)"), clamped);
+  expect_refused({R"({"min_tokens":57,"prompt":)" + ids + "}", 400, "prompt",
+                  "the prompt has 200 tokens and 'min_tokens' is 57: 257 tokens together; this "
                   "model's context holds 256"},
                  completion);
-  expect_refused({R"({"min_tokens":57,"prompt":)" + ids + "}", 400, "prompt", "'min_tokens' is 57"},
-                 completion);
+}
+
+TEST(Completion, WithoutALimitTheContextOrTheConfigurationSetsIt) {
+  ServedModel model = tiny_model();
+  const auto most = [&](const std::string& fields) {
+    return good(parse_completion(R"({"prompt":[5,6])" + fields + "}", small_context(), model))
+        .sampling.max_tokens;
+  };
+  EXPECT_EQ(most(""), 64U);
+  EXPECT_EQ(most(R"(,"min_tokens":70)"), 70U);
+  EXPECT_EQ(most(R"(,"max_tokens":100)"), 100U);
+  model.default_max_tokens = 0;
+  EXPECT_EQ(most(""), 254U);
+  // A search reserves what its beams may come to: it has a limit all the same.
+  RequestContext wide = small_context();
+  wide.max_context = 4096;
+  const auto search =
+      good(parse_completion(R"({"prompt":[5,6],"use_beam_search":true,"n":2})", wide, model));
+  EXPECT_EQ(search.sampling.max_tokens, 512U);
 }
 
 TEST(Completion, Refuses) {
@@ -217,7 +244,7 @@ TEST(Completion, Refuses) {
        "must be an integer, not a boolean"},
       {R"({"prompt":"a","max_tokens":99999999999999999999999})", 400, "max_tokens",
        "between 1 and"},
-      {R"({"prompt":"a","max_tokens":2147483647})", 400, "prompt",
+      {R"({"prompt":"a","min_tokens":2147483647})", 400, "prompt",
        "this model's context holds 256"},
       {R"({"prompt":"a","max_tokens":3,"min_tokens":4})", 400, "min_tokens",
        "is 4, above 'max_tokens', which is 3"},
@@ -560,8 +587,8 @@ TEST(Chat, Refuses) {
        "tool_choice", "forces a call, but there are no 'tools'"},
       {R"({"messages":[{"role":"user","content":"x"}],"max_tokens":5,"max_completion_tokens":6})",
        400, "max_completion_tokens", "contradicts 'max_tokens'"},
-      {R"({"messages":[{"role":"user","content":"x"}],"max_completion_tokens":500})", 400,
-       "messages", "'max_completion_tokens' is 500"},
+      {R"({"messages":[{"role":"user","content":"x"}],"min_tokens":500})", 400, "messages",
+       "'min_tokens' is 500"},
       {R"({"messages":[{"role":"user","content":")" + std::string(100'000, '\'') + "\"}]}", 400,
        "messages", "more than 512 tokens"},
       {R"({"messages":[{"role":"user","content":"x"}],"model":"gpt"})", 404, "model",
@@ -585,7 +612,7 @@ TEST(OpenAi, ErrorCodes) {
   };
   EXPECT_EQ(code(completion("{}")), "invalid_argument");
   EXPECT_EQ(code(with(R"("model":"x")")), "model_not_found");
-  EXPECT_EQ(code(with(R"("max_tokens":1000)")), "context_length_exceeded");
+  EXPECT_EQ(code(with(R"("min_tokens":1000)")), "context_length_exceeded");
 }
 
 TEST(OpenAi, BeforeAnyWorkerIsReady) {

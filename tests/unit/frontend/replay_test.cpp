@@ -100,8 +100,8 @@ class RecordedRun {
     opening_.facts = {"id-" + std::to_string(seed), kReceived, 1'700'000'000 * kSecond,
                       what.task == ModelTask::rerank ? 2000U : 250U, seed};
     request_text_ = "POST " + what.path + (what.http_1_0 ? " HTTP/1.0" : " HTTP/1.1") +
-                       "\r\nHost: localhost\r\nOrigin: https://page\r\nContent-Length: " +
-                       std::to_string(what.body.size()) + "\r\n\r\n" + what.body;
+                    "\r\nHost: localhost\r\nOrigin: https://page\r\nContent-Length: " +
+                    std::to_string(what.body.size()) + "\r\n\r\n" + what.body;
     opening_.rendered = what.rendered;
     opening_.place = {500, 1000};
     opening_.first_counter = 40;

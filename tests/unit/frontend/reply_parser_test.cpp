@@ -649,5 +649,29 @@ TEST(ChatParts, AreMembersOfTheApisObjects) {
   EXPECT_EQ(message_members({parts[3]}).substr(0, 15), "\"content\":null,");
 }
 
+/// Where each byte of a reply stands: 'a' answer, 'r' reasoning, 'h' header.
+std::string sections(const char* family, const char* prompt, std::string_view reply) {
+  ReplyParser parser(ReplyGrammar::of_templates(family), prompt, true, "42");
+  std::string all;
+  for (const char byte : reply) {
+    const ReplySection section = parser.section();
+    all += section == ReplySection::answer ? 'a' : section == ReplySection::reasoning ? 'r' : 'h';
+    parser.feed({&byte, 1});
+  }
+  return all;
+}
+
+TEST(ReplyParser, TellsWhereTheNextTextStands) {
+  EXPECT_EQ(sections("<think></think>", "<think>\n", "hm</think>yes"), "rrrrrrrrrraaa");
+  EXPECT_EQ(sections("<think></think>", "", "<think>hm</think>yes"), "aaaaaaarrrrrrrrrraaa");
+  EXPECT_EQ(sections("<think></think>", "<think>\n\n</think>\n\n", "yes"), "aaa");
+  EXPECT_EQ(sections("no marks", "", "yes"), "aaa");
+  const std::string reply =
+      "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes";
+  std::string wanted = std::string(30, 'h') + "rr" + std::string(7, 'r');
+  wanted += std::string(reply.size() - wanted.size() - 3, 'h') + "aaa";
+  EXPECT_EQ(sections("<|channel|> <|message|>", "<|start|>assistant", reply), wanted);
+}
+
 }  // namespace
 }  // namespace baton

@@ -72,7 +72,7 @@ TEST(Reply, WholeChat) {
       R"("choices":[{"index":0,"message":{"role":"assistant","content":"Hi \"you\"\n你","refusal":null},)"
       R"("logprobs":null,"finish_reason":"stop","stop_reason":null}],)"
       R"("usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8,)"
-      R"("prompt_tokens_details":{"cached_tokens":2}}})");
+      R"("prompt_tokens_details":{"cached_tokens":2},"completion_tokens_details":{"reasoning_tokens":0}}})");
 }
 
 TEST(Reply, StreamedCompletion) {
@@ -106,7 +106,8 @@ TEST(Reply, StreamedChatWithUsage) {
           head +
           R"({"index":0,"delta":{},"logprobs":null,"finish_reason":"length","stop_reason":null)" +
           tail + head + R"(],"usage":{"prompt_tokens":3,"completion_tokens":5,"total_tokens":8,)" +
-          R"("prompt_tokens_details":{"cached_tokens":2}}})" + "\n\n" + "data: [DONE]\n\n");
+          R"("prompt_tokens_details":{"cached_tokens":2},"completion_tokens_details":{"reasoning_tokens":0}}})" +
+          "\n\n" + "data: [DONE]\n\n");
 }
 
 TEST(Reply, TellsWhereTheTimeWentIfItIsAsked) {

@@ -223,6 +223,27 @@ TEST(TextStream, StopStringAcrossTokensAndItsCount) {
   EXPECT_EQ(stream.flush().text, "");
 }
 
+TEST(TextStream, StopStringsApplyWhereTheyAreTold) {
+  const Tokenizer& tokenizer = *tiny_model().tokenizer;
+  TextStreamOptions options;
+  options.stop = {"hello world"};
+  const auto tokens = [&](const char* text) { return tokenizer.encode_plain(text, false); };
+  TextStream stream(tokenizer, options);
+  stream.set_stops(false);
+  EXPECT_EQ(stream.feed(tokens("a hello world, hello")).text, "a hello world, hello");
+  // No match reaches over the change.
+  stream.set_stops(true);
+  EXPECT_EQ(stream.feed(tokens("world and hello")).text, " world and ");
+  stream.set_stops(true);
+  EXPECT_TRUE(stream.feed(tokens("world")).stopped);
+  // What was held back comes out where they do not apply any more.
+  TextStream other(tokenizer, options);
+  EXPECT_EQ(other.feed(tokens("so hello")).text, "so ");
+  other.set_stops(false);
+  EXPECT_EQ(other.feed(tokens("world")).text, "hello world");
+  EXPECT_EQ(other.matched(), nullptr);
+}
+
 /// The tokenizer of tests/golden/tokenizers/mistral, whose byte tokens are 5 to 260.
 class ByteRuns : public ::testing::Test {
  protected:

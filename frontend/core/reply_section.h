@@ -1,0 +1,14 @@
+// Where in a reply its next token stands.
+#pragma once
+
+#include <cstdint>
+
+namespace baton {
+
+enum class ReplySection : std::uint8_t {
+  answer,     // what the client asked for: text, calls
+  reasoning,  // in front of it
+  header,     // of a message, in formats that have headers
+};
+
+}  // namespace baton
