@@ -6,6 +6,7 @@ The workers run a fake model (any token, at once), so that the sockets are what 
 import concurrent.futures
 import contextlib
 import email.utils
+import gzip
 import json
 import os
 import pathlib
@@ -454,6 +455,20 @@ class BadInputs(ClusterTest):
             self.assertIn(b"100 Continue", client.recv(1000))
             client.sendall(body)
             self.assertEqual(read_reply(client)[0].status, 200)
+
+    def test_compressed_bodies(self):
+        body = json.dumps({"prompt": "Hello", "max_tokens": 2, "ignore_eos": True}).encode()
+        plain = self.request(post(COMPLETIONS, body)).json()["choices"]
+        zstd = subprocess.run(["zstd", "-q", "-c"], input=body, stdout=subprocess.PIPE, check=True).stdout
+        for coding, data in (("gzip", gzip.compress(body)), ("zstd", zstd), ("identity", body)):
+            reply = self.request(post(COMPLETIONS, data, f"Content-Encoding: {coding}\r\n"))
+            self.assertEqual(reply.status, 200, reply.body)
+            self.assertEqual(len(reply.json()["choices"]), len(plain))
+        self.assert_error(self.request(post(COMPLETIONS, body, "Content-Encoding: br\r\n")), 415, "gzip, zstd")
+        self.assert_error(self.request(post(COMPLETIONS, body, "Content-Encoding: gzip\r\n")), 400, "no gzip data")
+        bomb = gzip.compress(b"{" + b" " * (300 * LIMIT))
+        self.assertLess(len(bomb), LIMIT)
+        self.assert_error(self.request(post(COMPLETIONS, bomb, "Content-Encoding: gzip\r\n")), 413, "decompressed")
 
     def test_a_large_body_is_refused_before_it_is_sent(self):
         reply = self.request(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"

@@ -3,6 +3,8 @@
 // disturbed.
 #include "frontend/succession/replay.h"
 
+#include <zlib.h>
+
 #include <algorithm>
 #include <deque>
 #include <fstream>
@@ -87,10 +89,25 @@ struct Case {
   std::optional<ReplyFails> failure = {};
   std::optional<std::string> rendered = {};
   bool http_1_0 = false;
+  bool gzip = false;  // the body is sent so
   ModelTask task = ModelTask::generate;
 };
 
 constexpr TimeNs kReceived = 5'000 * kSecond;
+
+std::string gzipped(std::string_view text) {
+  z_stream stream{};
+  deflateInit2(&stream, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
+  std::string out(deflateBound(&stream, text.size()) + 64, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  deflate(&stream, Z_FINISH);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
 
 /// One reply of a live front end, and the journal that it kept.
 class RecordedRun {
@@ -99,9 +116,11 @@ class RecordedRun {
     dialects_ = {dialect_named(what.dialect)};
     opening_.facts = {"id-" + std::to_string(seed), kReceived, 1'700'000'000 * kSecond,
                       what.task == ModelTask::rerank ? 2000U : 250U, seed};
+    const std::string body = what.gzip ? gzipped(what.body) : what.body;
     request_text_ = "POST " + what.path + (what.http_1_0 ? " HTTP/1.0" : " HTTP/1.1") +
-                    "\r\nHost: localhost\r\nOrigin: https://page\r\nContent-Length: " +
-                    std::to_string(what.body.size()) + "\r\n\r\n" + what.body;
+                    "\r\nHost: localhost\r\nOrigin: https://page\r\n" +
+                    (what.gzip ? "Content-Encoding: gzip\r\n" : "") +
+                    "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
     opening_.rendered = what.rendered;
     opening_.place = {500, 1000};
     opening_.first_counter = 40;
@@ -430,6 +449,8 @@ std::vector<Case> openai_cases() {
                      "hello world", failure});
     cases.push_back(
         {"of HTTP/1.0" + stream, "openai", texts, completion(stream), "hello", {}, {}, true});
+    cases.push_back({"compressed" + stream, "openai", texts, completion(stream)});
+    cases.back().gzip = true;
     cases.push_back({"chat" + stream, "openai", chats,
                      chat(R"(,"n":2,"logprobs":true,"top_logprobs":2)" + stream)});
     cases.push_back({"grammar" + stream, "openai", chats,
