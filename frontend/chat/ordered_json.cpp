@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "frontend/core/surrogates.h"
 #include "frontend/http/sse.h"
 
 namespace baton {
@@ -87,12 +88,16 @@ class Copier : public nlohmann::json_sax<Json> {
 std::map<std::string, std::string> copy_members(std::string_view json,
                                                 const std::set<std::string>& names,
                                                 const SpecialGuard& guard) {
+  const auto mended = without_lone_surrogates(json);
+  if (mended) json = *mended;
   Copier copier(&names, guard);
   Json::sax_parse(json.begin(), json.end(), &copier);
   return std::move(copier.copies);
 }
 
 std::string copy_json(std::string_view json, const SpecialGuard& guard) {
+  const auto mended = without_lone_surrogates(json);
+  if (mended) json = *mended;
   Copier copier(nullptr, guard);
   Json::sax_parse(json.begin(), json.end(), &copier);
   return std::move(copier.copies[""]);

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "frontend/core/surrogates.h"
+
 namespace baton {
 namespace {
 
@@ -152,6 +154,8 @@ std::string plain_number(double value) {
 
 Result<Json> parse_json_object(std::string_view text) {
   if (text.empty()) return invalid("the body is empty; a JSON object is expected");
+  const auto mended = without_lone_surrogates(text);
+  if (mended) text = *mended;
   Builder<Json, SortedMembers> builder;
   if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
     return invalid("the body is " + (builder.error.empty() ? "not valid JSON" : builder.error));
@@ -163,6 +167,8 @@ Result<Json> parse_json_object(std::string_view text) {
 }
 
 Ordered parse_ordered_json(std::string_view text) {
+  const auto mended = without_lone_surrogates(text);
+  if (mended) text = *mended;
   Builder<Ordered, OrderedMembers> builder;
   if (!Ordered::sax_parse(text.begin(), text.end(), &builder)) return Ordered::value_t::discarded;
   return std::move(builder.root);

@@ -17,7 +17,8 @@ namespace baton {
 inline constexpr std::size_t kMaxBodyDepth = 32;
 
 /// Parses a body that must be one JSON object. Refused: bad UTF-8, numbers beyond a double, a key
-/// written twice, too deep nesting, anything after the object. Parsing does not recurse.
+/// written twice, too deep nesting, anything after the object. Parsing does not recurse. A lone
+/// surrogate ("\ud83d") becomes U+FFFD, here and in parse_ordered_json().
 Result<nlohmann::json> parse_json_object(std::string_view text);
 
 /// JSON with the keys in the order of the text; discarded where the text is no JSON, is nested too

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "frontend/core/percent_decoded.h"
+#include "frontend/core/surrogates.h"
 #include "frontend/http/http_error.h"
 #include "ipc/fnv1a.h"
 #include "ipc/joined.h"
@@ -126,7 +127,8 @@ std::variant<std::size_t, HttpError> choose_model(const ServedModels& models, Mo
   }
   NameWalk walk(where == ModelNamed::by_tag ? std::vector<std::string_view>{"name", "model"}
                                             : std::vector<std::string_view>{"model"});
-  const bool whole = nlohmann::json::sax_parse(body, &walk);
+  const auto mended = without_lone_surrogates(body);
+  const bool whole = nlohmann::json::sax_parse(mended ? std::string_view(*mended) : body, &walk);
   if (walk.name() && !walk.name()->empty()) {
     return among(*walk.name(), models, where, context.any_model);
   }

@@ -340,7 +340,7 @@ ParseOutcome parse_show(std::string_view body, const RequestContext& context,
 /// The members that lists of models begin with.
 std::string model_members(const ServedModel& model) {
   return "{\"name\":" + json_string(model.name) + ",\"model\":" + json_string(model.name) +
-         ",\"size\":0,\"digest\":\"\",\"details\":" + kDetails;
+         ",\"size\":0,\"digest\":\"" + ollama_digest(model.name) + "\",\"details\":" + kDetails;
 }
 
 template <typename Rest>

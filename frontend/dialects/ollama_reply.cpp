@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "frontend/http/http_error.h"
+#include "frontend/http/key_digest.h"
 #include "frontend/http/sse.h"
 
 namespace baton {
@@ -140,6 +141,16 @@ std::string iso_time(TimeNs unix_time) {
                 static_cast<int>(clock.seconds().count()),
                 static_cast<long long>(clock.subseconds().count()));
   return text;
+}
+
+std::string ollama_digest(std::string_view model_name) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string hex;
+  for (const std::uint8_t byte : digest_of(model_name)) {
+    hex += kDigits[byte >> 4U];
+    hex += kDigits[byte & 15U];
+  }
+  return hex;
 }
 
 std::string ollama_error(const HttpError& error) {

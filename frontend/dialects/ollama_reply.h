@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "frontend/core/generation.h"
 #include "frontend/openai/translation.h"
@@ -20,6 +21,10 @@ std::unique_ptr<ReplyWriter> ollama_reply(ReplyGrounds grounds, const OllamaFact
 
 /// "2026-01-31T23:59:59.123456789Z"
 std::string iso_time(TimeNs unix_time);
+
+/// 64 hexadecimal digits that stand for the model's name: a front end does not read the weights.
+/// Clients show the first 12; the ollama program crashes on fewer.
+std::string ollama_digest(std::string_view model_name);
 
 /// {"error": "..."}
 std::string ollama_error(const HttpError& error);

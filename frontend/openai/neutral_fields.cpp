@@ -52,7 +52,7 @@ constexpr auto kNeutralFields = std::to_array<NeutralField>({
     {"function_call", kBoth, Neutral::none_or_auto},
     {"modalities", kChat, Neutral::text_only},
     {"audio", kChat, Neutral::nothing},
-    {"prediction", kChat, Neutral::nothing},
+    {"prediction", kChat, Neutral::any},
     {"moderation", kChat, Neutral::nothing},
     {"web_search_options", kChat, Neutral::nothing},
     {"verbosity", kChat, Neutral::medium_or_ignored},

@@ -37,8 +37,11 @@ class Client(unittest.TestCase):
         cls.options = {"num_predict": 20, "temperature": 0}
 
     def test_models(self):
-        self.assertEqual([model.model for model in self.client.list().models], ["demo"])
+        listed, = self.client.list().models
+        self.assertEqual(listed.model, "demo")
+        self.assertRegex(listed.digest, "^[0-9a-f]{64}$")  # the ollama program prints the first 12
         running, = self.client.ps().models
+        self.assertEqual(running.digest, listed.digest)
         shown = self.client.show("demo")
         self.assertEqual(shown.capabilities, ["completion"])
         self.assertEqual(shown.modelinfo["baton.context_length"], running.context_length)

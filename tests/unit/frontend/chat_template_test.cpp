@@ -330,6 +330,7 @@ TEST(OrderedJson, KeepsOrderAndSpelling) {
   const std::string text =
       R"({"z":1,"a":[1.50,-0.0,1e3,18446744073709551615,{"y":{},"b":[]}],"k":"é\n","t":true,"n":null})";
   EXPECT_EQ(copy_json(text, SpecialGuard()), text);
+  EXPECT_EQ(copy_json(R"(["\ud83d"])", SpecialGuard()), "[\"\uFFFD\"]");
   const auto copies =
       copy_members(" { \"a\" : [ 1 , { \"c\" : [ ] , \"b\" : 2 } ] , \"d\":{\"a\":5},\"b\":3}",
                    {"a", "b"}, SpecialGuard());

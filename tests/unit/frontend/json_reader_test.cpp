@@ -4,6 +4,8 @@
 
 #include <random>
 
+#include "frontend/core/surrogates.h"
+
 namespace baton {
 namespace {
 
@@ -30,7 +32,7 @@ TEST(ParseJson, RefusesWithAReason) {
       {"{\"a\":\"\xFF\"}", "ill-formed UTF-8"},
       {"{\"a\":\"\xC0\xAF\"}", "ill-formed UTF-8"},
       {"{\"a\":\"\xED\xA0\x80\"}", "ill-formed UTF-8"},
-      {"{\"a\":\"\\ud800\"}", "surrogate"},
+      {"{\"a\":\"\\ud8\"}", "not valid JSON"},
       {"{\"a\":\"line\nbreak\"}", "not valid JSON"},
       {"{\"a\":1,\"a\":2}", "the key 'a' is written twice"},
       {"{\"x\":{\"b\":1,\"c\":2,\"b\":1}}", "the key 'b' is written twice"},
@@ -55,6 +57,28 @@ TEST(ParseJson, KeepsTheValue) {
   const auto parsed = parse_json_object(body);
   ASSERT_TRUE(parsed.ok());
   EXPECT_EQ(parsed.value(), nlohmann::json::parse(body));
+}
+
+TEST(ParseJson, LoneSurrogatesBecomeReplacementCharacters) {
+  const struct {
+    const char* said;
+    const char* read;
+  } cases[] = {
+      {R"(cut \ud83d)", "cut \uFFFD"},
+      {R"(\uDE80\ud83d\ud83d\ude80\uD83D)", "\uFFFD\uFFFD\U0001F680\uFFFD"},
+      {R"(\ud83dx\ude80)", "\uFFFDx\uFFFD"},
+      {R"(\\ud83d \\\ud83d)", "\\ud83d \\\uFFFD"},
+      {R"(\ud83d\n\"\u00e9)", "\uFFFD\n\"\u00E9"},
+  };
+  for (const auto& one : cases) {
+    const std::string body = std::string("{\"") + one.said + "\":[\"" + one.said + "\"],\"b\":1}";
+    const nlohmann::json expected = {{one.read, nlohmann::json::array({one.read})}, {"b", 1}};
+    const auto parsed = parse_json_object(body);
+    ASSERT_TRUE(parsed.ok()) << body << parsed.status().message();
+    EXPECT_EQ(parsed.value(), expected) << body;
+    EXPECT_EQ(nlohmann::json(parse_ordered_json(body)), expected) << body;
+  }
+  EXPECT_EQ(without_lone_surrogates(R"(\ud83d\ude80 \\ud83d \u00e9)"), std::nullopt);
 }
 
 TEST(FieldReader, NamesTheFieldAndTheFault) {

@@ -299,6 +299,8 @@ TEST(LinearRoutes, BodiesThatAreNoneOfTheAPIs) {
       {"numbers", [](std::size_t n) { return "{\"a\":" + repeated("1", n) + "}"; }},
       {"surrogates",
        [](std::size_t n) { return "{\"a\":\"" + repeated("\\ud83d\\ude00", n) + "\"}"; }},
+      {"lone surrogates",
+       [](std::size_t n) { return "{\"a\":\"" + repeated("\\ud83dx", n) + "\"}"; }},
       {"long keys",
        [](std::size_t n) {
          std::string text = "{\"a\":0";

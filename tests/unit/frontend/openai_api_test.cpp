@@ -509,7 +509,7 @@ TEST(Chat, WhatClientsSendWithoutNeedIsTaken) {
       R"({"type":"ephemeral"}}],"cache_control":{"type":"ephemeral"}},{"role":"assistant","content":"x",)"
       R"("reasoning_content":"because","refusal":"","annotations":[]},{"role":"user","content":"x"}],"cache_control":{},"stop":"",)"
       R"("stream_options":{"include_usage":true},"repeat_penalty":1.25,"thinking":{"type":"disabled"},)"
-      R"("enable_thinking":false,"verbosity":"medium"})"));
+      R"("enable_thinking":false,"verbosity":"medium","prediction":{"type":"content","content":"x"}})"));
   EXPECT_EQ(strict.stop, good(chat_with(R"("n":1)")).stop) << "those of the model's format";
   EXPECT_FALSE(strict.stream);
   EXPECT_EQ(strict.sampling.repetition_penalty, 1.25F);
