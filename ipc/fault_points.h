@@ -62,8 +62,23 @@ enum class Fault : std::uint8_t {
   gathered_kept,             // blocks that a sequence was to be gathered in stay its own
   foreign_read_short,        // another worker's block is given away before the last step reads it
   moved_before_copies,       // a sequence moves to another worker while its host copies run
+  last_leaver_forgotten,     // an empty fair queue does not remember which tenant left it last
   spoiled_pool_kept,         // a pool is kept although its writer has died of a fault
   given_role_forgotten,      // a worker's next process loses the role that an operator gave it
+  older_role_kept,           // of two processes of a name the older one's role counts
+  plan_without_limit,        // a plan takes in all that there is room for, whatever its bytes
+  requests_blamed,           // a death is not one cause's if two requests have that cause
+  gathered_from_absent,      // blocks are gathered out of a pool whose worker is away
+  stale_prefix_node,         // a gathered sequence is entered behind another pool's content
+  lane_loss_ignored,         // a prompt is spread on although one of its workers is away
+  reserved_kept,             // blocks reserved in a pool stay so when its worker is away
+  reads_kept,                // what others read in a pool that is given up stays in their lists
+  unreachable_share,         // a sequence is to go on where its blocks cannot be read
+  given_up_alone,            // a step that nobody waits for any more had one suspect alone
+  got_on_ignored,            // whoever got on since was not there when the worker died
+  attempt_reset,             // a successor numbers attempts from one again
+  fault_unheard,             // a pool is read on though its process has died of a fault
+  away_is_too_long,          // what two pools hold is refused while one of them is away
 };
 
 #ifdef BATON_FAULTS

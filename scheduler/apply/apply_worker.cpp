@@ -136,9 +136,10 @@ struct WorkerHandler {
       w.store.last_positions = before.store.last_positions;
       w.store.log = std::move(before.store.log);
     }
-    if (!fault(Fault::given_role_forgotten)) {
+    if (!brings_later_role(identity, before) && !fault(Fault::given_role_forgotten)) {
       w.given_role = before.given_role;
       w.held = before.held;
+      w.role_set_here = before.role_set_here;
     }
     w.role_since = now;
     if (!w.given_role && !w.held) {  // what an earlier scheduler has told it
@@ -160,6 +161,15 @@ struct WorkerHandler {
              std::to_string(w.peer.identity.pid));
     tell_role(w, out);
     try_admit_worker(state, index, now, out);
+  }
+
+  /// The process brings a role that an operator set at an earlier scheduler, later than the one
+  /// that is known. A role set at this scheduler is later still. Of two processes of a name, the
+  /// younger one has the later role: a scheduler tells the older one nothing more.
+  bool brings_later_role(const Register& identity, const Worker& before) const {
+    if (!identity.held || before.role_set_here) return false;
+    const bool younger = identity.incarnation > before.peer.identity.incarnation;
+    return !before.held || (younger && !fault(Fault::older_role_kept));
   }
 
   /// What it mapped under an earlier scheduler. A pool whose process has ended since is to be

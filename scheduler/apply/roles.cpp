@@ -27,6 +27,7 @@ void set_role(State& state, WorkerIndex index, Role role, const std::string& why
 void hold_role(State& state, WorkerIndex index, std::optional<Role> role, TimeNs now, Outbox& out) {
   Worker& w = state.workers[index];
   w.held = role.has_value();
+  w.role_set_here = true;
   if (role) set_role(state, index, *role, "an operator says so", now, out);
   if (role) w.given_role = role;  // also of a next process that is started with another one
   if (w.peer.state != WorkerState::gone) tell_role(w, out);

@@ -176,15 +176,15 @@ struct Request {
   std::uint32_t handoff_failures = 0;
   std::uint32_t damaged_pulls = 0;
   std::uint32_t grammar_failures = 0;  // rows that drew nothing: their grammar was not compiled
-  std::uint32_t spread_failures = 0;  // that a worker waited for another one's chunk in vain
-  TimeNs handoff_not_before = 0;      // after a failed pull: not at once again
-  bool again = false;                 // an earlier scheduler, or attempt, had accepted it
-  TimeNs submitted = 0;               // to this scheduler
-  bool local = false;                 // prefill where it decodes: its pulls failed too often
-  bool prefix_pull_failed = false;    // it computes what only other pools know
-  std::uint32_t cached_tokens = 0;    // of the prompt, found or pulled; told with the first token
-  std::uint32_t pulled_tokens = 0;    // ... of these, pulled
-  TimeNs begun = 0;                   // its first prompt chunk was planned; likewise
+  std::uint32_t spread_failures = 0;   // that a worker waited for another one's chunk in vain
+  TimeNs handoff_not_before = 0;       // after a failed pull: not at once again
+  bool again = false;                  // an earlier scheduler, or attempt, had accepted it
+  TimeNs submitted = 0;                // to this scheduler
+  bool local = false;                  // prefill where it decodes: its pulls failed too often
+  bool prefix_pull_failed = false;     // it computes what only other pools know
+  std::uint32_t cached_tokens = 0;     // of the prompt, found or pulled; told with the first token
+  std::uint32_t pulled_tokens = 0;     // ... of these, pulled
+  TimeNs begun = 0;                    // its first prompt chunk was planned; likewise
   // What its tenant has been charged for: the prompt up to there, and so many tokens (of a beam
   // search: its length). Nothing is charged again when it is computed again.
   std::uint32_t charged_prompt = 0;
@@ -539,6 +539,7 @@ struct Worker {
   Store store;
   std::optional<Role> given_role;  // in place of the one that it was started with
   bool held = false;               // an operator's: `roles: auto` leaves it alone
+  bool role_set_here = false;      // an operator has set or released it at this scheduler
   TimeNs role_since = 0;           // its last change, or the start of its process
 
   const std::string& name() const { return peer.identity.name; }

@@ -137,6 +137,25 @@ TEST(Roles, ASmallRoomForStepsIsNamed) {
   EXPECT_TRUE(c.logged("has room for 512 tokens in a step"));
 }
 
+/// An operator gave decode0 the role prefill when its second process had come; the first one had
+/// been told another role before, and registers first.
+TEST(Roles, OfTwoProcessesTheYoungerOneBringsTheLaterRole) {
+  Cluster next;
+  next.from_worker(50, registration("decode0", Role::decode, Role::mixed, /*held=*/true, 1));
+  EXPECT_EQ(next.worker("decode0").role(), Role::mixed);
+  next.from_worker(51, registration("decode0", Role::decode, Role::prefill, /*held=*/true, 2));
+  EXPECT_EQ(next.worker("decode0").role(), Role::prefill);
+  EXPECT_TRUE(next.worker("decode0").held);
+  EXPECT_TRUE(next.sent<TakeRole>(51).empty());
+  // What this scheduler is told is later.
+  next.event(SetRole{"decode0", Role::decode});
+  next.from_worker(52, registration("decode0", Role::decode, Role::mixed, /*held=*/true, 3));
+  EXPECT_EQ(next.worker("decode0").role(), Role::decode);
+  next.event(SetRole{"decode0", {}});
+  next.from_worker(53, registration("decode0", Role::decode, Role::mixed, /*held=*/true, 4));
+  EXPECT_FALSE(next.worker("decode0").held);
+}
+
 TEST(Roles, WhatAnOperatorSaidOutlivesTheScheduler) {
   Settings settings;
   settings.roles = Roles::automatic;
