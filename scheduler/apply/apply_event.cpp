@@ -63,16 +63,18 @@ struct Apply {
   void operator()(SetDraining&& e) {
     for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
       if (state.workers[i].name() == e.worker) {
+        const bool drained = state.workers[i].peer.draining;
         set_draining(state, i, e.draining, /*leave=*/false, now, out);
-        prove_context(state, /*anew=*/true);
+        prove_context(state, /*anew=*/!drained && state.workers[i].peer.draining);
       }
     }
   }
   void operator()(SetRole&& e) {
     for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
       if (state.workers[i].name() == e.worker) {
+        const bool mixed = state.workers[i].role() == Role::mixed;
         hold_role(state, i, e.role, now, out);
-        prove_context(state, /*anew=*/true);
+        prove_context(state, /*anew=*/mixed && state.workers[i].role() != Role::mixed);
       }
     }
   }

@@ -16,10 +16,18 @@ bool awaits_pools(const State& state, bool again, TimeNs submitted) {
   return again || submitted - state.started < kWaitForPools;
 }
 
+namespace {
+
+std::uint32_t proven_context(const State& state) {
+  return fault(Fault::away_is_too_long) ? 0 : state.proven_context;
+}
+
+}  // namespace
+
 bool may_fit_later(const State& state, const Request& request, std::uint32_t tokens, TimeNs now) {
   if (fault(Fault::small_pool_refuses)) return false;
   if (tokens <= context_for(state, request)) return true;
-  if (tokens <= state.proven_context && !request.beams &&
+  if (tokens <= proven_context(state) && !request.beams &&
       now - std::max(request.submitted, state.context_lost) < kWaitForPools)
     return true;
   const auto loads = [now](const Worker& w) {
@@ -48,7 +56,7 @@ bool refuse_too_long(State& state, const Worker& worker, Request& request, TimeN
                 "the workers whose pools hold it together could not read each other's", out);
     return true;
   }
-  if (tokens <= state.proven_context && !request.beams) {
+  if (tokens <= proven_context(state) && !request.beams) {
     end_request(state, request, FinishReason::error, ErrorCode::unavailable,
                 "the sequence has " + std::to_string(request.length()) +
                     " tokens; a worker whose pool holds it together with others is away, or they "

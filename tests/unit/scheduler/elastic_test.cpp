@@ -390,6 +390,20 @@ TEST_F(Elastic, WhatPoolsHaveHeldTogetherWaitsWhileTheyCannotBeRead) {
   EXPECT_EQ(c.tokens_of(1), 4U);
 }
 
+/// While a worker is away, an operator says of another one what it does already.
+TEST_F(Elastic, WhatPoolsHaveHeldTogetherIsForgottenOnlyWhenAWorkerIsTakenAway) {
+  c.wait(60 * kSecond);
+  c.gone(links[1]);
+  c.event(SetDraining{"w0", false});
+  c.event(SetRole{"w0", Role::mixed});
+  c.submit(1, 50, 4);
+  for (int i = 0; i < 60 && c.terminal(1) == nullptr; ++i) {
+    c.wait(500 * kMillisecond);
+    c.turn();
+  }
+  EXPECT_EQ(c.code(1), ErrorCode::unavailable);
+}
+
 TEST_F(Elastic, WhatPoolsHaveHeldTogetherIsUnavailableWhenTheyStayAway) {
   c.wait(60 * kSecond);
   c.submit(1, 50, 100);
