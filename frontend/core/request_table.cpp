@@ -71,7 +71,7 @@ void RequestTable::adopt(AdoptedRequest request, TimeNs now) {
   if (!entry.request.sampling.beams()) entry.generated = std::move(request.generated);
   if (fault(Fault::inherited_one_short) && !entry.generated.empty()) entry.generated.pop_back();
   if (request.attempt != 0) {
-    entry.attempt = request.attempt;
+    entry.attempt = fault(Fault::attempt_reset) ? 1 : request.attempt;
     entry.ever_sent = true;
     entry.sent = entry.adopted = inherited_epoch_ != 0;
   }

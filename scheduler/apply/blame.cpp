@@ -188,7 +188,8 @@ void blame(State& state, const Suspicions& suspicions, Outbox& out) {
     requests.insert(s.request);
     causes.emplace(s.grammar, s.grammar != 0 ? 0 : s.request);
   }
-  const bool alone = causes.size() == 1 || requests.size() == 1;
+  const bool one_cause = causes.size() == 1 && !fault(Fault::requests_blamed);
+  const bool alone = one_cause || requests.size() == 1;
   for (const Suspicion& s : suspicions) {
     if (s.grammar != 0) {
       if (grammars.insert(s.grammar).second) blame_grammar(state, s.grammar, alone, out);
@@ -223,7 +224,8 @@ void note_given_up(State& state, WorkerIndex worker, const Request& request) {
   });
   if (known) return;
   noted.push_back(own);
-  noted.push_back({0, Stage::prefill, 0});  // it was not alone, as far as anybody knows
+  // It was not alone, as far as anybody knows.
+  if (!fault(Fault::given_up_alone)) noted.push_back({0, Stage::prefill, 0});
 }
 
 void blame_late(State& state, Worker& worker, Outbox& out) {
@@ -250,7 +252,8 @@ void blame_late(State& state, Worker& worker, Outbox& out) {
     const bool blamed = lives(n) && !got_on(n) && !cleared.contains(n.grammar);
     if (blamed) left.push_back({n.request, n.stage, n.grammar});
     const bool shared = n.grammar != 0 && held.contains(n.grammar) && !cleared.contains(n.grammar);
-    others = others || (!blamed && !shared);
+    const bool ignored = fault(Fault::got_on_ignored) && got_on(n);
+    others = others || (!blamed && !shared && !ignored);
   }
   if (others) left.push_back({0, Stage::prefill});
   blame(state, left, out);

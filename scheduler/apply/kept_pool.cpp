@@ -82,7 +82,8 @@ void keep_pool(State& state, WorkerIndex index, Places places) {
   for (const SequenceId id : lost) {
     if (Sequence* sequence = state.sequences.find(id)) lose_place(state, *sequence, index);
   }
-  lose_extents(state, index, /*reserved_only=*/true);  // what others read here stays
+  if (!fault(Fault::reserved_kept))
+    lose_extents(state, index, /*reserved_only=*/true);  // what others read here stays
   std::vector<PullId> pulls;
   state.pulls.each([&](const OpenPull& pull) {
     if (pull.to_worker == index) pulls.push_back(pull.id);

@@ -136,7 +136,9 @@ void lose_worker(State& state, WorkerIndex index, bool blamed, const std::string
 void doubt_pool(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
   Worker& w = state.workers[index];
   // A next process that has not said Hello has written nothing to the pool that waits for it.
-  if (w.store.faulted || w.store.offer.incarnation != w.peer.identity.incarnation) return;
+  if (w.store.faulted || w.store.offer.incarnation != w.peer.identity.incarnation ||
+      fault(Fault::fault_unheard))
+    return;
   w.store.faulted = true;
   out.warn(w.name() + ": its process dies of a fault: its pool is given up");
   state.pulls.each(
@@ -149,7 +151,7 @@ void give_up_pool(State& state, WorkerIndex index, TimeNs now, Outbox& out) {
   Worker& w = state.workers[index];
   requeue_parked(state, index);
   lose_extents(state, index, /*reserved_only=*/false);
-  forget_reads(state, index);
+  if (!fault(Fault::reads_kept)) forget_reads(state, index);
   w.store.kept = false;
   const AllocationId allocation = w.store.allocation();
   state.pulls.each([&](OpenPull& pull) {

@@ -51,7 +51,8 @@ bool is_due(const State& state, const Request& request, const Sequence& sequence
   }
   const bool there =
       std::all_of(sequence.extents.begin(), sequence.extents.end(), [&](const Extent& e) {
-        return e.store == sequence.worker || state.workers[e.store].ready();
+        return e.store == sequence.worker || state.workers[e.store].ready() ||
+               fault(Fault::gathered_from_absent);
       });
   const std::uint32_t blocks = foreign_blocks(sequence);
   return there && room_beside_growth(state, w) >= blocks + blocks / kGrowthPart;
@@ -130,7 +131,8 @@ void come_home(State& state, Sequence& sequence) {
   Worker& w = state.workers[sequence.worker];
   Request& request = *state.request_of(sequence);
   const std::unique_ptr<Gather> gather = std::move(sequence.gather);
-  if (sequence.extents.front().store != sequence.worker) {  // another pool's index knew it
+  const bool elsewhere = sequence.extents.front().store != sequence.worker;
+  if (elsewhere && !fault(Fault::stale_prefix_node)) {  // another pool's index knew it
     sequence.remembered = 0;
     sequence.prefix_node = PrefixIndex::kRoot;
   }

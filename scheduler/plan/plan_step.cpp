@@ -65,7 +65,8 @@ class StepBuilder {
   /// The plan has room for `bytes` more that tell of a sequence. A plan that tells of none has:
   /// what one of them takes is bounded (context_in_a_message).
   bool fits_message(std::size_t bytes) const {
-    return told_bytes_ == 0 || told_bytes_ + bytes <= state_.settings.message_bytes / 2;
+    return told_bytes_ == 0 || told_bytes_ + bytes <= state_.settings.message_bytes / 2 ||
+           fault(Fault::plan_without_limit);
   }
   /// ... for the whole of one that the worker does not know.
   bool add_fits_message(const Request& request) const {

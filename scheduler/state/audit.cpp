@@ -120,7 +120,10 @@ struct Checker {
     for (const Worker& reader : state.workers) {
       for (const ForeignRead& read : reader.compute.reads) {
         if (read.store != index) continue;
-        for (const BlockId block : read.blocks) ++source_pins[block];
+        for (const BlockId block : read.blocks) {
+          if (block < source_pins.size()) ++source_pins[block];
+          expect(block < source_pins.size(), w, "a step reads a block of a pool that is gone");
+        }
       }
     }
     expect(w.peer.work.open(Work::pull) == pulls, w,

@@ -75,7 +75,7 @@ void Tenants::leave_queue(TenantIndex index, const QueueKey& key) {
   Tenant& tenant = tenants_[index];
   if (tenant.waiting.erase(key) == 0 || !tenant.waiting.empty()) return;
   queued_.erase(index);
-  last_[tenant.priority] = index;
+  if (!fault(Fault::last_leaver_forgotten)) last_[tenant.priority] = index;
 }
 
 void Tenants::charge_prompt(TenantIndex index, std::uint32_t tokens) {

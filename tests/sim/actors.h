@@ -27,7 +27,7 @@ class World;
 enum class What : std::uint8_t {
   scheduler_turn,
   scheduler_tick,
-  process_gone,  // arg: link id of the dead process, and kDiedOfFault
+  process_gone,  // arg: link id of the dead process
   worker_tick,
   worker_start,
   pool_allocated,
@@ -56,9 +56,6 @@ enum class What : std::uint8_t {
   check_hang,  // who: process
 };
 
-/// Beside a link: its process has left the mark that the scheduler's shell looks for.
-constexpr std::uint64_t kDiedOfFault = std::uint64_t{1} << 32U;
-
 class Process {
  public:
   Process(World& world, std::string name) : label(std::move(name)), world_(world) {}
@@ -73,6 +70,7 @@ class Process {
   std::string label;
   bool alive = true;
   bool frozen = false;
+  bool spoiled = false;      // it died of a fault, and has left the mark that shells look for
   LinkId watched = kNoLink;  // link under which this scheduler life watches its pid
   TimeNs watched_since = 0;
 
@@ -101,6 +99,11 @@ class SimScheduler final : public Process {
   void check_caches();
   void check_calm();
   void check_faulted(std::size_t from);
+  void look_for_faults();
+  void note_pull(const Pull& pull);
+  void note_shared_pools(bool taken_away);
+  void check_refusals(FrontendIndex frontend, const Events& events);
+  void check_prefix_nodes();
   struct Before;
   Before look(const Event& event);
   void check_succession(const Before& before, const Event& event);
@@ -115,6 +118,10 @@ class SimScheduler final : public Process {
   ShareChecks shares_;
   // What a router knows of each worker's pool, by the events alone: contents, and in which part.
   std::vector<std::set<std::pair<ContentHash, bool>>> told_;
+  std::set<AllocationId> faulted_;  // pools whose processes have left marks that were seen
+  std::map<RequestId, std::uint64_t> seeds_;
+  std::set<std::pair<RequestId, std::uint32_t>> refused_;  // attempts
+  std::uint32_t shared_tokens_ = 0;  // that workers with shared pools have held together
   std::uint64_t audits_ = 0;
   bool turn_wanted_ = false;
   TimeNs last_tick_ = 0;
@@ -167,7 +174,6 @@ class SimWorker final : public Process {
   void prepare(std::uint64_t key, bool awaited);
   void compile_next();
   bool strikes(const BatchRow& row, const RequestSpec& spec) const;
-  RequestSpec* striker_of(const Pull& pull);
   void check_orphans(const RunStep& step);
   void allocate();
   void start_pull(Pull pull);
@@ -203,8 +209,8 @@ class SimWorker final : public Process {
   std::uint32_t row_done_ = 0;
   std::uint64_t row_prefix_ = 0;
   std::set<SequenceId> spoiled_;  // that have had such rows: what follows is void, too
-  std::set<std::size_t> vain_;  // rows of the running step that have waited in vain
-  bool waited_ = false;         // the running step needs to wait no more
+  std::set<std::size_t> vain_;    // rows of the running step that have waited in vain
+  bool waited_ = false;           // the running step needs to wait no more
   // What others are told of its steps: of that term, the last one that is written, and the last one
   // that has not written all of its rows.
   Term told_term_ = 0;

@@ -33,22 +33,24 @@ bool belongs(const State& state, WorkerIndex index, SequenceId id, BlockId block
 }
 
 /// Each block of another pool goes to the place of its tokens.
-std::string gathered(const Sequence& sequence, const OpenPull& pull) {
+std::string gathered(const State& state, const Sequence& sequence, const OpenPull& open) {
+  if (open.from_worker != kNobody && !state.workers[open.from_worker].ready())
+    return "blocks are gathered from a worker that is away";
   std::size_t place = 0;
   std::size_t found = 0;
   for (const Extent& extent : sequence.extents) {
     if (extent.store == sequence.worker) continue;
     for (const BlockId block : extent.blocks) {
       const BlockId to = sequence.gather->blocks[place++];
-      if (extent.store != pull.from_worker) continue;
-      const auto at = std::find(pull.from.begin(), pull.from.end(), block);
-      if (at == pull.from.end()) continue;
-      if (pull.to[static_cast<std::size_t>(at - pull.from.begin())] != to)
+      if (extent.store != open.from_worker) continue;
+      const auto at = std::find(open.from.begin(), open.from.end(), block);
+      if (at == open.from.end()) continue;
+      if (open.to[static_cast<std::size_t>(at - open.from.begin())] != to)
         return "a block is gathered into another one's place";
       ++found;
     }
   }
-  return found == pull.from.size() ? "" : "a block is gathered that is not of the sequence";
+  return found == open.from.size() ? "" : "a block is gathered that is not of the sequence";
 }
 
 }  // namespace
@@ -229,7 +231,7 @@ std::string PlanChecks::pull(const State& state, LinkId link, const Pull& pull) 
   if (request == nullptr || open->from_worker == kNobody) return "";
   const bool prefix_pull = request->phase == Phase::pull;
   const Sequence* own = state.sequences.find(request->source);
-  if (own != nullptr && own->gather && own->id == open->target) return gathered(*own, *open);
+  if (own != nullptr && own->gather && own->id == open->target) return gathered(state, *own, *open);
   // Given up in the same turn: the request may already have another place.
   if (open->target != (prefix_pull ? request->source : request->target)) return "";
   if (prefix_pull) return prefix(state, *open);

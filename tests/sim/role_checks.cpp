@@ -23,8 +23,8 @@ RoleChecks::Able RoleChecks::able(const State& state) {
   return able;
 }
 
-/// Of a worker that the scheduler knows: its next processes have the role, too, whatever they were
-/// started with. One that is new to the scheduler brings what an earlier one has told it.
+/// A role set at this scheduler is that of all processes of the name, whatever they were started
+/// with. Until one is set, that counts which processes bring from earlier schedulers.
 void RoleChecks::note_word(const State& state, const Event& event) {
   if (std::exchange(words_epoch_, state.epoch) != state.epoch) words_.clear();
   const auto known = [&](const std::string& name) {
@@ -33,28 +33,27 @@ void RoleChecks::note_word(const State& state, const Event& event) {
   };
   if (const auto* set = std::get_if<SetRole>(&event)) {
     if (!known(set->worker)) return;
-    if (set->role) {
-      words_[set->worker] = *set->role;
-    } else {
-      words_.erase(set->worker);
-    }
+    words_[set->worker] = {set->role, /*here=*/true};
   } else if (const auto* from = std::get_if<FromWorker>(&event)) {
     const auto* m = std::get_if<Register>(&from->message);
     if (m == nullptr || !m->held) return;
-    // Of two processes of a name that bring different words, either may be the later one.
+    const auto before = std::find_if(state.workers.begin(), state.workers.end(),
+                                     [&](const Worker& w) { return w.name() == m->name; });
+    const bool fresh = before == state.workers.end();
+    const bool younger = fresh || m->incarnation > before->peer.identity.incarnation;
+    if (!younger && before->peer.state != WorkerState::gone) return;  // superseded, or known
     const auto word = words_.find(m->name);
-    if (!known(m->name)) {
-      words_[m->name] = m->role;
-    } else if (word != words_.end() && word->second != m->role) {
-      words_.erase(word);
-    }
+    const bool said = word != words_.end() && word->second.here;
+    // The younger of two processes has the later role of those that earlier schedulers were told.
+    if (!said && (younger || word == words_.end())) words_[m->name] = {m->role, /*here=*/false};
   }
 }
 
 std::string RoleChecks::check_words(const State& state) {
   for (const Worker& w : state.workers) {
     const auto word = words_.find(w.name());
-    if (word != words_.end() && (w.role() != word->second || !w.held))
+    if (word == words_.end() || !word->second.role) continue;
+    if (w.role() != *word->second.role || !w.held)
       return w.name() + " has lost the role that an operator gave it";
   }
   return "";

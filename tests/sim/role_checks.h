@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,9 +39,11 @@ class RoleChecks {
   TimeNs alone_since_ = 0;
   TimeNs last_tick_ = 0;
   Epoch epoch_ = 0;
-  // What an operator has said last: by name, of this scheduler's life and of what workers' own
-  // processes have brought into it.
-  std::map<std::string, Role> words_;
+  struct Word {
+    std::optional<Role> role;  // none: `roles: auto` has it
+    bool here = false;         // said to this scheduler; else brought by a worker's process
+  };
+  std::map<std::string, Word> words_;  // what an operator has said last, by name
   Epoch words_epoch_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <numeric>
 
+#include "scheduler/state/message_size.h"
 #include "tests/sim/random.h"
 
 namespace baton::sim {
@@ -155,11 +156,10 @@ void draw_calm(Scenario& s) {
 }
 
 /// Strikers that share what they strike by: one request with several choices, or a client's second
-/// try. Of numbers of its own, likewise. Not of compile and pull yet: blame counts requests, so
-/// that two that share a grammar are never ended (seeds 11, 57, 111 show it).
+/// try. Of numbers of its own, likewise.
 void draw_shared_strikes(Scenario& s) {
   Random random(mix(s.seed) ^ 0x54A3ED57ULL);
-  if (s.load.strike != Strike::prefill && s.load.strike != Strike::decode) return;
+  if (s.load.strike == Strike::none || s.load.strike == Strike::scheduler) return;
   s.load.strikers_share = random.permille(500);
 }
 
@@ -387,6 +387,10 @@ void draw_gathers(Scenario& s) {
   s.settings.elastic_gather = random.permille(600);
   if (!s.settings.elastic || !s.settings.elastic_gather || !random.permille(700)) return;
   for (WorkerSpec& w : s.workers) w.blocks += random.between(0, w.blocks);
+  if (!random.permille(400)) return;
+  // One of them takes in what lies in two others, by pulls that take different times.
+  s.workers[random.below(s.workers.size())].blocks *= 3;
+  s.pace.pull = 60 * kMillisecond;
 }
 
 /// Prompts that several workers compute at the same time, also where one pool holds them. By
@@ -431,7 +435,44 @@ void draw_windows(Scenario& s) {
 void draw_limits(Scenario& s) {
   Random random(mix(s.seed) ^ 0x11317B17E5ULL);
   s.weighed = random.permille(300);
+  const bool crowded = !s.fair && random.permille(400);
+  if (s.weighed && crowded) {
+    s.load.requests = random.between(20, 50);
+    s.load.burst = random.between(10, 25);
+  }
   s.most_bytes = 8192 + std::size_t{512} * s.load.requests;
+  if (!s.weighed) return;
+  // Plans keep to a limit that is as small as the longest sequences allow.
+  std::uint32_t longest = s.settings.elastic ? s.fits_somewhere() : 0;
+  for (const WorkerSpec& w : s.workers) longest = std::max(longest, s.fits_into(w.blocks));
+  Hello hello;
+  hello.windows = s.windows;
+  hello.tokens_per_block = s.tokens_per_block;
+  std::size_t& most = s.settings.message_bytes;
+  most = 1024;
+  while (context_in_a_message(hello, most) <= longest) most += 256;
+  most *= random.pick<std::size_t>({1, 1, 2, 4});
+}
+
+/// Workers with shared pools that die often, while prompts are spread over them, and whose pools
+/// outlive them. By itself, likewise.
+void draw_elastic_deaths(Scenario& s) {
+  Random random(mix(s.seed) ^ 0xE1A57DEA7ULL);
+  if (!s.settings.elastic || s.calm || !random.permille(400)) return;
+  s.leases = true;
+  s.settings.kept_wait = random.pick<TimeNs>({500 * kMillisecond, 5 * kSecond});
+  s.blows.kill_worker = random.between(5, 20);
+  s.blows.gap = random.pick<TimeNs>({100 * kMillisecond, 400 * kMillisecond});
+  s.pace.step = random.pick<TimeNs>({20 * kMillisecond, 60 * kMillisecond});
+  s.load.requests = random.between(20, 60);
+  if (random.permille(500)) s.settings.elastic_prompt_tokens = random.between(2, 6);
+  // Some stay away for longer than requests wait for their pools.
+  s.pace.restart = random.pick<TimeNs>({20 * kMillisecond, 500 * kMillisecond, 20 * kSecond});
+  if (s.pace.restart <= kSecond) return;
+  s.load.gap = 2 * kSecond;
+  s.blows.gap = 3 * kSecond;
+  if (random.permille(500))
+    s.blows.stays_dead = static_cast<std::uint32_t>(random.below(s.workers.size()));
 }
 
 }  // namespace
@@ -520,6 +561,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   draw_elastic_roles(s);
   draw_spreads(s);
   draw_gathers(s);
+  draw_elastic_deaths(s);
   draw_windows(s);
   draw_limits(s);
   return s;
@@ -623,7 +665,7 @@ std::string Scenario::text() const {
   field("pull ms", static_cast<std::uint64_t>(pace.pull / kMillisecond));
   field("step ms", static_cast<std::uint64_t>(pace.step / kMillisecond));
   field("codec", codec ? 1 : 0);
-  field("weighed", weighed ? 1 : 0);
+  field("message bytes", weighed ? settings.message_bytes : 0);
   field("step room", step_room);
   field("leases", leases ? 1 : 0);
   field("kept_wait ms", static_cast<std::uint64_t>(settings.kept_wait / kMillisecond));

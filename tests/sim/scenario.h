@@ -116,12 +116,12 @@ struct Scenario {
   /// Nothing goes wrong but by strikers: every wait, every blame and every end has one right
   /// answer.
   bool calm = false;
-  bool codec = false;   // messages travel as bytes
+  bool codec = false;          // messages travel as bytes
   bool weighed = false;        // every message is encoded and held against a limit
   std::size_t most_bytes = 0;  // of an encoded message
-  bool leases = false;  // there is a memory process: pools outlive their workers
-  bool successors = false;  // front ends have journals, and most that die a successor
-  std::uint32_t tenants = 0;  // that requests belong to; 0: they name none
+  bool leases = false;         // there is a memory process: pools outlive their workers
+  bool successors = false;     // front ends have journals, and most that die a successor
+  std::uint32_t tenants = 0;   // that requests belong to; 0: they name none
   /// Tenants that all want more than there is, and nothing that may set one before the other but
   /// what each has been given: their shares have bounds.
   bool fair = false;

@@ -1,6 +1,7 @@
 #include "tests/sim/share_checks.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace baton::sim {
 
@@ -105,6 +106,32 @@ std::string ShareChecks::check_races(const State& state) {
              " may be";
     }
   }
+  return "";
+}
+
+std::string ShareChecks::check_returns(const State& state) {
+  if (scenario_.tenants == 0) return "";
+  const Tenants& tenants = state.tenants;
+  std::map<std::int32_t, std::set<TenantIndex>> queued;
+  for (const auto& [priority, line] : lines_) queued[priority];
+  for (const TenantIndex i : tenants.queued()) queued[tenants.of(i).priority].insert(i);
+  for (const auto& [priority, now] : queued) {
+    Line& line = lines_[priority];
+    // Within one event nothing has an order here: whoever was queued before it may have left before
+    // a newcomer came, or after. Counters only grow, so those before the event are the least.
+    double least = line.queued.empty() ? line.last : std::numeric_limits<double>::infinity();
+    for (const TenantIndex i : line.queued) least = std::min(least, counters_[i]);
+    for (const TenantIndex i : now) {
+      if (!line.queued.contains(i) && tenants.of(i).counter + 1e-9 < least)
+        return "tenant '" + tenants.of(i).name + "' comes to the queue with a claim saved up";
+    }
+    // Requests that end as they come enter and leave the queue unseen. Their tenant began with this
+    // or more, and does not grow by what the one before it is given from now on.
+    if (now.empty() && !line.queued.empty()) line.last = least;
+    line.queued = now;
+  }
+  counters_.clear();
+  for (const Tenant& tenant : tenants.all()) counters_.push_back(tenant.counter);
   return "";
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ class ShareChecks {
   void events(const State& state, FrontendIndex frontend, const Events& events);
   /// After planning: what is wrong, or "".
   std::string check(const State& state);
+  /// After each event, and after planning: whether a tenant that comes to the queue begins beside
+  /// those that are in it, or, where it was empty, beside the one that left it last.
+  std::string check_returns(const State& state);
 
  private:
   struct Work {
@@ -48,12 +52,20 @@ class ShareChecks {
   std::string check_races(const State& state);
   double worth(const Served& served) const;
 
+  /// Tenants of one priority.
+  struct Line {
+    std::set<TenantIndex> queued;
+    double last = 0;  // least counter that those who left the empty queue had
+  };
+
   const Scenario& scenario_;
   std::map<std::uint64_t, Work> works_;                                 // by seed
   std::map<RequestId, std::uint64_t> seeds_;                            // by name
   std::map<SequenceId, std::pair<std::uint64_t, std::uint32_t>> rows_;  // seed, position
   std::map<std::string, Served> served_;
   std::map<std::pair<std::string, std::string>, Race> races_;
+  std::map<std::int32_t, Line> lines_;  // by priority
+  std::vector<double> counters_;        // of tenants, when they were looked at last
 };
 
 }  // namespace baton::sim

@@ -1,6 +1,7 @@
 // A front end's shell in virtual time, and its clients: each knows beforehand what it must be told.
 #include <algorithm>
 
+#include "scheduler/plan/admission.h"
 #include "scheduler/plan/batch_limits.h"
 #include "tests/sim/describe.h"
 #include "tests/sim/world.h"
@@ -174,7 +175,10 @@ void SimFrontend::take(TableOutput& out) {
   for (const FrontendMessage& message : out.messages) {
     const auto* submit = std::get_if<Submit>(&message);
     if (submit != nullptr && !replaced_) {
-      by_counter_[submit->request.counter].attempt = submit->attempt;
+      Client& client = by_counter_[submit->request.counter];
+      if (submit->attempt <= client.attempt)
+        world_.fail("an attempt has the number of another one");
+      client.attempt = submit->attempt;
     }
   }
   for (FrontendMessage& message : out.messages) {
@@ -298,7 +302,8 @@ template <typename Expect>
 void SimFrontend::check_blame(const RequestSpec& spec, const Expect& expect) const {
   const Scenario& s = world_.scenario();
   if (s.calm) {
-    expect(spec.struck > 0 || spec.hangs, "blamed for deaths that are not its own");
+    expect(spec.struck > 0 || spec.hangs || world_.cause_struck(spec),
+           "blamed for deaths that are not its own");
   } else {
     if (s.settings.max_deaths == 1) return;  // the first death ends whoever was at work
     const bool workers =
@@ -371,8 +376,9 @@ void SimFrontend::check_answer(const RequestSpec& spec, const Client& client,
       expect(beams && spec.sampling.num_beams > most_beams(s.settings), "an error for nothing");
       return;
     case ErrorCode::unavailable:
-      // One of the pools that held it together has stayed away.
+      // One of the pools that held it together has stayed away for as long as one is waited for.
       expect(s.settings.elastic && !s.calm && !beams && length > s.fits(), "an error for nothing");
+      expect(world_.now() - spec.asked >= kWaitForPools, "nobody has waited for the pools");
   }
 }
 

@@ -70,7 +70,6 @@ void SimScheduler::happen(What what, std::uint64_t arg) {
       turn();
       break;
     case What::process_gone:
-      if ((arg & kDiedOfFault) != 0) injected_.emplace_back(PoolFaulted{static_cast<LinkId>(arg)});
       injected_.emplace_back(ProcessGone{static_cast<LinkId>(arg)});
       want_turn();
       break;
@@ -85,9 +84,11 @@ void SimScheduler::turn() {
     if (strikes_by_submit(event)) return;
     apply_now(std::move(event));
   }
+  if (!failed_sends_.empty() || !injected_.empty()) look_for_faults();
   for (const LinkId link : std::exchange(failed_sends_, {})) apply_now(SendFailed{link});
   for (Event& event : std::exchange(injected_, {})) apply_now(std::move(event));
   if (world_.now() >= next_tick_) {
+    look_for_faults();
     const TimeNs late = world_.now() - last_tick_;
     apply_now(Tick{late > kGap ? late : 0});
     last_tick_ = world_.now();
@@ -101,28 +102,9 @@ void SimScheduler::turn() {
   if (!alive) return;
   check_audit("plan");
   check_calm();
-  const std::string shares = shares_.check(state);
+  std::string shares = shares_.check(state);
+  if (shares.empty()) shares = shares_.check_returns(state);
   if (!shares.empty()) world_.fail(shares);
-}
-
-/// Nothing is pulled out of a pool whose process is known to have died of a fault.
-void SimScheduler::check_faulted(std::size_t from) {
-  for (std::size_t i = from; i < out_.to_workers.size(); ++i) {
-    const auto* pull = std::get_if<Pull>(&out_.to_workers[i].second);
-    if (pull == nullptr) continue;
-    for (const Worker& w : state.workers) {
-      if (w.store.faulted && w.store.allocation() == pull->allocation)
-        world_.fail(w.name() + " died of a fault, and its pool is pulled from");
-    }
-  }
-}
-
-/// Where nothing goes wrong no term ends.
-void SimScheduler::check_calm() {
-  const Scenario& s = world_.scenario();
-  if (s.calm && s.load.strike == Strike::none && state.counters.terms_ended != 0) {
-    world_.fail("a term ended, though nothing has gone wrong");
-  }
 }
 
 /// Some requests kill the scheduler that takes them.
@@ -253,6 +235,7 @@ void SimScheduler::apply_now(Event&& event) {
   }
   if (const auto* from = std::get_if<FromWorker>(&event)) {
     if (const auto* m = std::get_if<Register>(&from->message)) {
+      look_for_faults();
       watch(from->link, world_.process(static_cast<std::uint32_t>(m->pid)));
     }
   } else if (const auto* other = std::get_if<FromFrontend>(&event)) {
@@ -263,7 +246,12 @@ void SimScheduler::apply_now(Event&& event) {
     if (submit != nullptr && submit->epoch == state.epoch &&
         !state.by_name.contains(submit->request))
       shares_.submitted(world_.spec_of(submit->sampling.seed), *submit);
+    if (submit != nullptr) seeds_[submit->request] = submit->sampling.seed;
   }
+  const auto* drains = std::get_if<SetDraining>(&event);
+  const auto* turns = std::get_if<SetRole>(&event);
+  const bool takes_away = (drains != nullptr && drains->draining) ||
+                          (turns != nullptr && turns->role && *turns->role != Role::mixed);
   const Before before = look(event);
   const std::size_t told = out_.to_workers.size();
   const Event heard = before.kind == Before::Kind::other ? Event(Tick{}) : event;
@@ -273,9 +261,12 @@ void SimScheduler::apply_now(Event&& event) {
   const std::size_t terms = state.counters.terms_ended;
   world_.role_checks().before(state, event);
   apply(state, std::move(event), world_.now(), out_);
+  note_shared_pools(takes_away);
   check_faulted(told);
   const std::string roles = world_.role_checks().after(state, tick, world_.now());
   if (!roles.empty()) world_.fail(roles);
+  const std::string returns = shares_.check_returns(state);
+  if (!returns.empty()) world_.fail(returns);
   if (stale != nullptr && (stale->compute.done != done || state.pulls.size() != open ||
                            state.counters.terms_ended != terms)) {
     world_.fail("the scheduler believes a message of an ended term of " + stale->name());
@@ -294,37 +285,9 @@ void SimScheduler::watch(LinkId link, const Process& peer) {
 void SimScheduler::check_audit(const char* after) {
   const std::vector<std::string> faults = audit_state(state);
   if (!faults.empty()) world_.fail("audit after " + std::string(after) + ": " + faults.front());
-  if (++audits_ % 16 == 0) check_caches();
-}
-
-/// Whoever replays the events has what the pools have: no more, and no less but for what can never
-/// be found.
-void SimScheduler::check_caches() {
-  told_.resize(state.workers.size());
-  for (WorkerIndex i = 0; i < state.workers.size(); ++i) {
-    const Store& store = state.workers[i].store;
-    if (!store.log) continue;
-    for (const CacheEvent& event : store.log->take()) {
-      const std::pair key(event.hash, event.host);
-      const bool good = event.what == CacheEvent::What::stored    ? told_[i].insert(key).second
-                        : event.what == CacheEvent::What::removed ? told_[i].erase(key) == 1
-                                                                  : (told_[i].clear(), true);
-      if (!good) world_.fail("an event of a cache that fits none before it");
-    }
-    std::set<std::pair<ContentHash, bool>> held;
-    const BlockPool& pool = store.pool;
-    for (BlockId block = 0; block < pool.total() + pool.host_total(); ++block) {
-      const PrefixIndex::Entry* entry = pool.index().entry(block);
-      // Of several groups of layers the first one is told.
-      const bool told = entry != nullptr && (entry->block == block || entry->host == block);
-      const auto hash = told ? store.log->hash_of(entry->node) : std::nullopt;
-      if (hash) held.emplace(*hash, pool.is_host(block));
-    }
-    if (held != told_[i]) {
-      world_.fail("a router knows " + std::to_string(told_[i].size()) +
-                  " blocks of a pool that has " + std::to_string(held.size()));
-    }
-  }
+  if (++audits_ % 16 != 0) return;
+  check_caches();
+  check_prefix_nodes();
 }
 
 void SimScheduler::flush() {
@@ -334,7 +297,10 @@ void SimScheduler::flush() {
       what = checks_.plan(state, link, *p);
       shares_.plan(*p);
     }
-    if (const auto* p = std::get_if<Pull>(&message)) what = checks_.pull(state, link, *p);
+    if (const auto* p = std::get_if<Pull>(&message)) {
+      what = checks_.pull(state, link, *p);
+      note_pull(*p);
+    }
     if (!what.empty()) world_.fail(what);
     if (!world_.network().send_down(link, std::move(message))) failed_sends_.push_back(link);
   }
@@ -345,6 +311,7 @@ void SimScheduler::flush() {
   for (auto& [i, events] : told) {
     if (Outbox::is_empty(events)) continue;
     shares_.events(state, i, events);
+    check_refusals(i, events);
     if (i >= state.frontends.size() || !state.frontends[i].reachable()) continue;
     events.epoch = state.epoch;
     const Events sent = events;

@@ -659,17 +659,10 @@ void SimWorker::start_pull(Pull pull) {
   check_tables("at the start of a pull");
 }
 
-/// Told by what it copies: nobody else has such KV.
-RequestSpec* SimWorker::striker_of(const Pull& pull) {
-  Segment* source = world_.memory().find(pull.allocation);
-  if (source == nullptr || pull.from.empty()) return nullptr;
-  return world_.striker_of_cell(source->cell(pull.from.front(), 0));
-}
-
 void SimWorker::pull_part(PullId pull_id) {
   Job& job = pulls_.at(pull_id);
   if (job.part == 0 && job.source != nullptr && world_.scenario().load.strike == Strike::pull) {
-    if (RequestSpec* striker = striker_of(job.pull)) {
+    if (RequestSpec* striker = world_.striker_of_pull(job.pull)) {
       if (world_.scenario().load.strikers_hang) {
         job.part = 1'000'000;  // its parts to come do nothing
         return world_.hang(*striker, *this, What::pull_part, 40 * kSecond);

@@ -10,7 +10,8 @@ World::World(const Scenario& scenario, const RunOptions& options)
     : scenario_(scenario),
       options_(options),
       random_(mix(scenario.seed) ^ 0x0DDBA11ULL),
-      heirs_(mix(scenario.seed) ^ 0x4E125ULL) {}
+      heirs_(mix(scenario.seed) ^ 0x4E125ULL),
+      faults_(mix(scenario.seed) ^ 0xFA017ULL) {}
 
 void World::trace(const std::string& line) const {
   if (!options_.trace) return;
@@ -306,7 +307,9 @@ void World::kill(std::uint32_t id) {
   if (!process.alive) return;
   ++report_.deaths;
   if (tracing()) trace("KILL " + process.label);
+  blown_ = true;
   ended(process);
+  blown_ = false;
 }
 
 void World::ended(Process& process) {
@@ -327,18 +330,20 @@ void World::ended(Process& process) {
   const bool told =
       process.watched != kNoLink && scenario_.blows.told_of_death && scheduler_->alive;
   const TimeNs told_in = told ? random_.time(0, 100 * kMillisecond) : 0;
-  const auto tell = [&](std::uint64_t fault) {
-    if (told) after(told_in, What::process_gone, scheduler_->id, process.watched | fault);
+  const auto tell = [&] {
+    if (told) after(told_in, What::process_gone, scheduler_->id, process.watched);
   };
   const TimeNs restart = random_.time(kMillisecond, scenario_.pace.restart);
   if (auto* worker = dynamic_cast<SimWorker*>(&process)) {
     if (!striking_) note_blow();
     // Some of those who are killed by a request die of a fault that may have written anywhere.
-    const bool spoiled = scenario_.leases && striking_ && random_.permille(300);
+    const bool spoiled =
+        scenario_.leases && (striking_ ? random_.permille(300) : blown_ && faults_.permille(200));
+    worker->spoiled = spoiled;
     if (spoiled && worker->allocation() != 0) spoiled_.insert(worker->allocation());
     leases_.ended(scenario_.workers[worker->name].name, static_cast<Incarnation>(worker->since),
                   spoiled, now_);
-    tell(spoiled ? kDiedOfFault : 0);
+    tell();
     tell_importers(*worker);
     if (!is_current(*worker)) return;
     if (worker->name == scenario_.blows.stays_dead && report_.events > options_.events / 2) {
@@ -348,7 +353,7 @@ void World::ended(Process& process) {
       after(restart, What::start_worker, worker->name);
     }
   } else if (auto* frontend = dynamic_cast<SimFrontend*>(&process)) {
-    tell(0);
+    tell();
     if (current_frontend_[frontend->name] != frontend) return;
     if (scenario_.successors && !frontend->leaving() && heirs_.permille(850)) {
       after(successor_delay(), What::start_successor, frontend->id);
@@ -405,22 +410,23 @@ namespace {
 /// with it. One who gets on in between: six in all. In a kept pool anybody may who decodes: beside
 /// others the step before its own blow is lost with its result, alone that one is heard. And one
 /// for each worker: it may get there before a death is known. If deaths are known only when a
-/// successor comes: once before it is suspected, and once more before its lone deaths are known. Of
-/// schedulers: those of the front end's rules.
+/// successor comes: once before it is suspected, and once more before its lone deaths are known. A
+/// grammar: once more for each worker that was told of it before its requests ended. Of schedulers:
+/// those of the front end's rules.
 std::uint32_t most_struck(const Scenario& s, const RequestSpec& spec) {
   if (spec.strike == Strike::scheduler) return spec.strike_every == 1 ? 7 : 11;
   const bool gets_on = spec.strike == Strike::decode && (spec.strike_every > 1 || s.leases);
   const std::uint32_t most = s.settings.max_deaths;
   const auto unknown = static_cast<std::uint32_t>(s.workers.size());
-  return (gets_on ? 2 * most : most) + 1 + (s.blows.told_of_death ? unknown : 2 * unknown);
+  const std::uint32_t told = spec.strike == Strike::compile ? unknown : 0;
+  return (gets_on ? 2 * most : most) + 1 + (s.blows.told_of_death ? unknown : 2 * unknown) + told;
 }
 
 }  // namespace
 
 std::vector<RequestSpec*> World::owners_of(RequestSpec& striker) {
   std::vector<RequestSpec*> owners;
-  const bool shared = scenario_.load.strikers_share &&
-                      (striker.strike == Strike::compile || striker.strike == Strike::pull);
+  const bool shared = scenario_.load.strikers_share && striker.strike == Strike::compile;
   for (RequestSpec& spec : specs_) {
     if (shared && spec.strike == striker.strike && spec.strikes_by == striker.strikes_by &&
         spec.ended == 0)
@@ -428,6 +434,13 @@ std::vector<RequestSpec*> World::owners_of(RequestSpec& striker) {
   }
   if (owners.empty()) owners.push_back(&striker);
   return owners;
+}
+
+bool World::cause_struck(const RequestSpec& spec) const {
+  return spec.strike == Strike::compile &&
+         std::any_of(specs_.begin(), specs_.end(), [&](const RequestSpec& other) {
+           return other.strikes_by == spec.strikes_by && (other.struck > 0 || other.hangs);
+         });
 }
 
 void World::strike(RequestSpec& striker, Process& victim) {
@@ -523,26 +536,11 @@ RequestSpec* World::striker_of_grammar(std::uint64_t key) {
   return nullptr;
 }
 
-RequestSpec* World::striker_of_cell(std::uint64_t cell) {
-  const auto holds = [&](std::uint64_t prefix) {
-    for (std::uint32_t g = 0; g < scenario_.groups(); ++g) {
-      if (cell_of(prefix, g) == cell) return true;
-    }
-    return false;
-  };
-  for (RequestSpec& spec : specs_) {
-    if (spec.strike != Strike::pull) continue;
-    std::uint64_t prefix = spec.root;
-    for (const Token token : spec.prompt) {
-      prefix = extend_prefix(prefix, token);
-      if (holds(prefix)) return &spec;
-    }
-    for (const Token token : spec.answer) {
-      prefix = extend_prefix(prefix, token);
-      if (holds(prefix)) return &spec;
-    }
-  }
-  return nullptr;
+RequestSpec* World::striker_of_pull(const Pull& pull) {
+  const auto owner = pull_owners_.find({pull.term, pull.pull_id});
+  if (owner == pull_owners_.end() || pull.from.empty()) return nullptr;
+  RequestSpec& spec = spec_of(owner->second);
+  return spec.strike == Strike::pull ? &spec : nullptr;
 }
 
 void World::joined(std::uint32_t name) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <queue>
 #include <set>
@@ -112,11 +113,20 @@ class World {
   /// Every worker has been in a term: nobody has to guess how large the pools are.
   bool all_joined_before(TimeNs when) const { return all_joined_at_ != 0 && when > all_joined_at_; }
   void joined(std::uint32_t name);
-  /// All that strike by the same grammar or KV and have no end yet; `striker` itself if none has.
+  /// All that strike by the same grammar and have no end yet; `striker` itself if none has. A row
+  /// or a pull is one request's, whatever KV it shares: each of those who share that has deaths of
+  /// its own.
   std::vector<RequestSpec*> owners_of(RequestSpec& striker);
-  /// Whose grammar or KV that is, if it is a striker's that strikes there; null: nobody's.
+  /// Another request has struck by the same grammar: all that have it end together, those that came
+  /// after the strike, too.
+  bool cause_struck(const RequestSpec& spec) const;
+  /// Whose grammar or pull that is, if it is a striker's that strikes there; null: nobody's.
   RequestSpec* striker_of_grammar(std::uint64_t key);
-  RequestSpec* striker_of_cell(std::uint64_t cell);
+  RequestSpec* striker_of_pull(const Pull& pull);
+  /// A pull leaves the scheduler for the request of that seed.
+  void note_pull(const Pull& pull, std::uint64_t seed) {
+    pull_owners_[{pull.term, pull.pull_id}] = seed;
+  }
 
   // Requests.
   RequestSpec& spec_of(std::uint64_t seed);
@@ -166,7 +176,8 @@ class World {
   const Scenario& scenario_;
   const RunOptions& options_;
   Random random_;
-  Random heirs_;  // for all about successors: nothing else depends on it
+  Random heirs_;   // for all about successors: nothing else depends on it
+  Random faults_;  // of those killed by blows, who dies of a fault
   TimeNs now_ = kSecond;
   std::uint64_t order_ = 0;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;
@@ -191,9 +202,11 @@ class World {
   std::vector<TimeNs> blows_at_;
   TimeNs relinked_at_ = 0;
   bool striking_ = false;
-  std::uint64_t strikes_ = 0;        // deaths by strikers
-  std::uint64_t hangs_ = 0;          // of these, or to come
-  std::uint32_t turn_of_ = kNobody;  // process id
+  bool blown_ = false;  // it is killed, and does not end by itself
+  std::map<std::pair<Term, PullId>, std::uint64_t> pull_owners_;  // seeds
+  std::uint64_t strikes_ = 0;                                     // deaths by strikers
+  std::uint64_t hangs_ = 0;                                       // of these, or to come
+  std::uint32_t turn_of_ = kNobody;                               // process id
   std::vector<bool> has_joined_;
   TimeNs all_joined_at_ = 0;
   std::uint32_t lost_worker_ = kNobody;   // name that died for good

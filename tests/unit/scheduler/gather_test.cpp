@@ -95,6 +95,9 @@ TEST_F(Gathering, IsPulledWhileItDecodesAndGoesOnInOnePool) {
   EXPECT_EQ(c.state.counters.computed_tokens, 10U) << "nothing is computed again";
   EXPECT_FALSE(holds_for_others(c.state, first));
   EXPECT_EQ(c.source(1).remembered, 4U) << "what it had then is found by others from now on";
+  std::vector<Token> tokens = c.find(1)->prompt;
+  tokens.insert(tokens.end(), c.find(1)->generated.begin(), c.find(1)->generated.end());
+  EXPECT_EQ(store(home).pool.match("", tokens, store(home).shape, 4).columns, 4U);
   EXPECT_TRUE(audit().empty());
 }
 
@@ -137,6 +140,31 @@ TEST_F(Gathering, TheLossOfThePoolThatIsReadLeavesNothing) {
   EXPECT_EQ(c.pool("w1").owned, 0U) << "what it was to be pulled into is nobody's";
   EXPECT_TRUE(audit().empty());
   c.done_pull(links[home]);
+  EXPECT_TRUE(audit().empty());
+}
+
+/// Nobody knows yet what its process died of, or whether the pool will be kept.
+TEST_F(Gathering, OutOfAKeptPoolWhoseWorkerIsAwayNothingIsPulled) {
+  grow_over_both();
+  ASSERT_EQ(pulls().size(), 1U);
+  store(first).offer.leased = true;
+  const Hello offer = store(first).offer;
+  c.gone(links[first]);
+  EXPECT_EQ(stores().size(), 2U) << "it reads on in the kept pool";
+  c.fail_pull(links[home]);
+  c.now += kSecond / 2;
+  c.heartbeat(links[home]);
+  c.turn();
+  EXPECT_TRUE(pulls().empty());
+  const LinkId link = c.register_worker("w0", Role::mixed, 2);
+  Hello hello = Cluster::hello_of("w0", 3, 2);
+  hello.allocation = offer.allocation;
+  hello.leased = hello.reads_in_place = true;
+  c.from_worker(link, hello);
+  c.now += kSecond / 2;
+  c.heartbeat(links[home]);
+  c.turn();
+  EXPECT_EQ(pulls().size(), 1U);
   EXPECT_TRUE(audit().empty());
 }
 
