@@ -111,6 +111,7 @@ void prepare(Json& format) {
 xgrammar::Grammar from_structural_tag(const std::string& text) {
   Json tag = Json::parse(text, nullptr, false);
   if (tag.is_object() && tag.contains("format")) prepare(tag["format"]);
+  if (tag.is_object()) tag.erase("held");
   auto made = xgrammar::Grammar::FromStructuralTag(tag.is_discarded() ? text : tag.dump());
   if (const auto* grammar = std::get_if<xgrammar::Grammar>(&made)) return *grammar;
   std::visit([](const auto& error) { throw error; }, std::get<xgrammar::StructuralTagError>(made));

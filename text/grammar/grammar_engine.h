@@ -80,7 +80,7 @@ class GrammarEngine {
   /// regex: matched as a whole. ebnf: GBNF, its first rule named root. structural_tag: xgrammar's
   /// structural tags, as JSON; with JSON Schemas, by text/schema/ where all formats in it are known
   /// there (see tag_formats.cpp), which may then say "objects", "unenforceable", "best_effort" and
-  /// "name" (a json_schema), and "any_special" (free text). An error (invalid_argument) has the
+  /// "name" (a json_schema), "any_special" (free text) and "held" (the tag). An error (invalid_argument) has the
   /// reason. Neither time nor memory nor stack is bounded here: see grammar_check.h.
   Result<CompiledGrammar> compile(GrammarKind kind, const std::string& text);
 

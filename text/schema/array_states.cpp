@@ -62,9 +62,13 @@ bool ArrayStates::live(const State& state) {
     std::uint64_t missing = one.least > state.counts[i] ? one.least - state.counts[i] : 0;
     std::uint64_t at = std::max(state.index, one.from);
     for (; missing > 0 && at < shape.prefix.size(); ++at) {
-      if (tables_.satisfiable(tables_.all_of({shape.prefix[at], one.schema}))) --missing;
+      if (tables_.satisfiable(tables_.all_of({tables_.item(shape, at), one.schema}))) --missing;
     }
-    if (missing > 0 && !tables_.satisfiable(tables_.all_of({shape.rest, one.schema}))) return false;
+    const std::uint64_t behind = std::max<std::uint64_t>(at, shape.prefix.size());
+    if (missing > 0 &&
+        !tables_.satisfiable(tables_.all_of({tables_.item(shape, behind), one.schema}))) {
+      return false;
+    }
     if (one.least > state.counts[i]) needed = std::max(needed, at + missing);
   }
   if (needed > shape.most) return false;
@@ -72,7 +76,7 @@ bool ArrayStates::live(const State& state) {
     if (!tables_.satisfiable(tables_.item(shape, i))) return false;
   }
   return needed <= shape.prefix.size() + 1 || state.index > shape.prefix.size() ||
-         tables_.satisfiable(shape.rest);
+         tables_.satisfiable(tables_.item(shape, shape.prefix.size()));
 }
 
 void ArrayStates::item(std::uint32_t state, std::vector<Next>& out) {

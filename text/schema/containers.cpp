@@ -36,7 +36,11 @@ TextSet ObjectStates::other_names(const ObjectShape& shape, const Class& made) {
   for (const auto& [names, schema] : shape.rules) {
     if (!tables_.satisfiable(schema)) others = text_sets_.minus(others, names);
   }
-  if (!closed_ || shape.others || !shape.named || shape.least > made.names.size()) return others;
+  if (!closed_ || shape.others || !shape.named) return others;
+  const auto usable = std::count_if(made.names.begin(), made.names.end(), [&](std::uint32_t name) {
+    return tables_.satisfiable(tables_.property(shape, name));
+  });
+  if (shape.least > static_cast<std::uint64_t>(usable)) return others;
   TextSet spoken = kNothing;
   for (const TextSet names : shape.patterns) spoken = text_sets_.either(spoken, names);
   for (const auto& [names, schema] : made.exists) {

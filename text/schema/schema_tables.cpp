@@ -289,8 +289,12 @@ Schema SchemaTables::property(const ObjectShape& shape, std::uint32_t name) {
   return all_of(std::move(parts));
 }
 
-Schema SchemaTables::item(const ArrayShape& shape, std::uint64_t index) const {
-  return index < shape.prefix.size() ? shape.prefix[index] : shape.rest;
+Schema SchemaTables::item(const ArrayShape& shape, std::uint64_t index) {
+  std::vector<Schema> parts = {index < shape.prefix.size() ? shape.prefix[index] : shape.rest};
+  for (const Contains& one : shape.contains) {
+    if (one.most == 0 && index >= one.from) parts.push_back(none_of(one.schema));
+  }
+  return parts.size() == 1 ? parts[0] : all_of(std::move(parts));
 }
 
 TextSet SchemaTables::number_texts(TextSet values, bool plain) {
@@ -356,9 +360,10 @@ bool SchemaTables::satisfiable(const ArrayShape& shape) {
     // Witnesses come after the prefix where the rest allows them, else wherever one fits.
     std::uint64_t fits = 0;
     for (std::size_t i = one.from; i < shape.prefix.size(); ++i) {
-      if (satisfiable(all_of({shape.prefix[i], one.schema}))) ++fits;
+      if (satisfiable(all_of({item(shape, i), one.schema}))) ++fits;
     }
-    const bool endless = satisfiable(all_of({shape.rest, one.schema}));
+    const std::uint64_t behind = std::max<std::uint64_t>(shape.prefix.size(), one.from);
+    const bool endless = satisfiable(all_of({item(shape, behind), one.schema}));
     if (!endless && fits < one.least) return false;
     const std::uint64_t last =
         endless && fits < one.least
@@ -374,6 +379,51 @@ bool SchemaTables::satisfiable(const ArrayShape& shape) {
   return true;
 }
 
+/// Names besides the required ones fit that meet what the required ones leave of `exists`.
+bool SchemaTables::has_room(const ObjectShape& shape, TextSet forbidden) {
+  constexpr std::size_t kMaxExists = 6;
+  if (shape.exists.size() > kMaxExists) return true;
+  const auto meets = [&](std::uint32_t name) {
+    std::uint32_t met = 0;
+    for (std::size_t e = 0; e < shape.exists.size(); ++e) {
+      const auto& [names, schema] = shape.exists[e];
+      if (has_name(names, name) && satisfiable(all_of({property(shape, name), schema}))) {
+        met |= 1U << e;
+      }
+    }
+    return met;
+  };
+  std::uint32_t left = (1U << shape.exists.size()) - 1;
+  for (const std::uint32_t name : shape.required) left &= ~meets(name);
+  std::vector<std::uint32_t> others;  // what one further name meets
+  for (const auto& [name, schema] : shape.properties) {
+    if (std::binary_search(shape.required.begin(), shape.required.end(), name)) continue;
+    if (satisfiable(property(shape, name))) others.push_back(meets(name));
+  }
+  std::vector<std::u32string> named;
+  for (const auto& [name, schema] : shape.properties) named.push_back(names_[name]);
+  for (const std::uint32_t name : shape.required) named.push_back(names_[name]);
+  forbidden = text_sets_.either(forbidden, text_sets_.words(named));
+  for (std::size_t e = 0; e < shape.exists.size(); ++e) {
+    if (text_sets_.live(text_sets_.minus(shape.exists[e].first, forbidden))) {
+      others.push_back(1U << e);
+    }
+  }
+  std::vector<bool> reached(std::size_t{1} << shape.exists.size());
+  reached[left] = true;
+  const std::uint64_t most =
+      shape.most == kUnbounded ? kMaxExists + 1 : shape.most - shape.required.size();
+  for (std::uint64_t room = most; !reached[0] && room > 0; --room) {
+    const std::vector<bool> now = reached;
+    for (std::uint32_t bits = 0; bits < now.size(); ++bits) {
+      if (!now[bits]) continue;
+      for (const std::uint32_t met : others) reached[bits & ~met] = true;
+    }
+    if (now == reached) return false;
+  }
+  return reached[0];
+}
+
 bool SchemaTables::satisfiable(const ObjectShape& shape) {
   if (shape.least > shape.most || shape.required.size() > shape.most) return false;
   for (const std::uint32_t name : shape.required) {
@@ -387,6 +437,7 @@ bool SchemaTables::satisfiable(const ObjectShape& shape) {
     if (!satisfiable(schema)) return false;
     if (!text_sets_.live(text_sets_.minus(names, forbidden))) return false;
   }
+  if (!shape.exists.empty() && !has_room(shape, forbidden)) return false;
   if (shape.least <= shape.required.size()) return true;
   if (shape.least - shape.required.size() > 10'000) return forbidden == kNothing;
   return text_sets_.count(text_sets_.complement(forbidden), shape.least) >= shape.least;

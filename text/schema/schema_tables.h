@@ -98,7 +98,7 @@ class SchemaTables {
   bool satisfiable(const ArrayShape& shape);
   /// The schema of a property, by its name's id.
   Schema property(const ObjectShape& shape, std::uint32_t name);
-  Schema item(const ArrayShape& shape, std::uint64_t index) const;
+  Schema item(const ArrayShape& shape, std::uint64_t index);
   bool has_name(TextSet names, std::uint32_t name);
   /// Texts of the numbers in `values`; `plain`: of whole numbers, without a point.
   TextSet number_texts(TextSet values, bool plain);
@@ -146,6 +146,7 @@ class SchemaTables {
   bool surely_empty(const ObjectShape& shape, int depth);
   bool surely_empty(const ArrayShape& shape, int depth);
   bool any_in(const Table& table);
+  bool has_room(const ObjectShape& shape, TextSet forbidden);
 
   Document& document_;
   TextSets& text_sets_;

@@ -7,7 +7,6 @@ namespace baton::schema {
 namespace {
 
 constexpr std::size_t kMaxItems = 20'000;  // ways to read a text
-constexpr const char* kAnyObject = R"({"type":"object"})";
 
 }  // namespace
 
@@ -32,9 +31,10 @@ Status TagAutomaton::add_grammar(const TagSchema& schema) {
   auto compiled = SchemaGrammar::compile(schema.text, {schema.modes.closed});
   if (!compiled.ok()) {
     const std::string why = compiled.status().message();
-    if (!schema.best_effort) return invalid(schema.name.empty() ? why : schema.name + ": " + why);
+    if (schema.fallback.empty())
+      return invalid(schema.name.empty() ? why : schema.name + ": " + why);
     unenforced_.push_back({"", "", why, schema.name, schema.modes.refuse});
-    compiled = SchemaGrammar::compile(kAnyObject, {schema.modes.closed});
+    compiled = SchemaGrammar::compile(schema.fallback, {schema.modes.closed});
     if (!compiled.ok()) return compiled.status();
   }
   grammars_.push_back(std::move(compiled).value());

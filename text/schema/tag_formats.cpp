@@ -172,7 +172,7 @@ bool supports_tag(const Json& tag, const SpecialIds& specials) {
     return false;
   }
   Support support(specials);
-  return support.format(*format, 0) && support.found();
+  return support.format(*format, 0) && (support.found() || tag.value("held", Json()) == true);
 }
 
 std::vector<std::string> schemas_of_tag(const Json& tag) {

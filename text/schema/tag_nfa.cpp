@@ -19,6 +19,12 @@ struct Ends {
   bool empty() const { return texts.empty() && tokens.empty(); }
 };
 
+/// An object where the schema says so; else anything.
+std::string fallback_of(const Json& schema) {
+  const bool object = schema.is_object() && schema.value("type", Json()) == "object";
+  return object ? R"({"type":"object"})" : "{}";
+}
+
 }  // namespace
 
 class TagBuilder {
@@ -71,7 +77,7 @@ class TagBuilder {
   TagNfa& nfa_;
   const SchemaModes modes_;
   const SpecialIds& specials_;
-  std::map<std::tuple<std::string, bool, bool, bool, std::string>, std::uint32_t> known_;
+  std::map<std::tuple<std::string, bool, bool, std::string, std::string>, std::uint32_t> known_;
 };
 
 std::uint32_t TagBuilder::node() {
@@ -182,7 +188,7 @@ std::uint32_t TagBuilder::add_plain(const Json& of, std::uint32_t from, const st
     const std::string asked = of.value("unenforceable", modes_.refuse ? "refuse" : "report");
     return add_schema({of["json_schema"].dump(),
                        {objects == "closed", asked == "refuse"},
-                       of.value("best_effort", false),
+                       of.value("best_effort", false) ? fallback_of(of["json_schema"]) : "",
                        of.value("name", path + "/json_schema")},
                       from);
   }

@@ -32,9 +32,9 @@ struct SchemaModes {
 struct TagSchema {
   std::string text;
   SchemaModes modes;
-  bool best_effort = false;  // any object where the schema cannot be compiled
-  std::string name{};        // for messages: a function's name, or where in the tag it is
-  auto key() const { return std::tie(text, modes.closed, modes.refuse, best_effort, name); }
+  std::string fallback{};  // the schema that it is where it cannot be compiled; empty: an error
+  std::string name{};      // for messages: a function's name, or where in the tag it is
+  auto key() const { return std::tie(text, modes.closed, modes.refuse, fallback, name); }
 };
 
 /// Built once, then read. Every node can reach the accepting one.
@@ -77,7 +77,7 @@ class TagNfa {
   std::vector<TagSchema> schemas_;
 };
 
-/// The tag consists of formats that build() knows, and holds a JSON Schema.
+/// The tag consists of formats that build() knows, and holds a JSON Schema or says "held": true.
 bool supports_tag(const nlohmann::ordered_json& tag, const SpecialIds& specials);
 /// JSON pointers to the JSON Schemas of a tag.
 std::vector<std::string> schemas_of_tag(const nlohmann::ordered_json& tag);

@@ -443,10 +443,12 @@ TextSet TextSets::without_length(TextSet a, std::uint64_t characters) {
   std::vector<TextSet> rest;
   bool shorter = false;
   bool longer = false;
+  std::uint64_t most = kLastCodePoint;
   for (const std::uint64_t part : node.parts) {
     const Node& inside = nodes_[part];
     if (inside.kind == Kind::at_most && inside.parts[0] >= characters) {
       shorter = true;
+      most = inside.parts[0];
     } else if (inside.kind == Kind::at_least) {
       longer = true;
       rest.push_back(static_cast<TextSet>(part));
@@ -455,7 +457,41 @@ TextSet TextSets::without_length(TextSet a, std::uint64_t characters) {
     }
   }
   if (!shorter || (longer && rest.size() > 1)) return a;
-  return longer ? kAnything : make_many(Kind::both, std::move(rest));
+  if (longer) return kAnything;
+  const TextSet without = make_many(Kind::both, std::move(rest));
+  // Behind so many characters there must be room for whatever the rest still needs.
+  const auto needed = farthest(without);
+  return needed && most >= characters + *needed ? without : a;
+}
+
+std::optional<std::uint64_t> TextSets::farthest(TextSet a) {
+  constexpr std::size_t kMaxSets = 256;
+  const auto known = farthest_.find(a);
+  if (known != farthest_.end()) return known->second;
+  std::vector<TextSet> sets = {a};
+  std::unordered_map<TextSet, std::vector<TextSet>> before;  // sets that lead to one
+  before[a];
+  for (std::size_t i = 0; i < sets.size() && sets.size() <= kMaxSets; ++i) {
+    for (const Move& move : std::vector<Move>(moves(sets[i]))) {
+      if (!live(move.next)) continue;
+      if (!before.contains(move.next)) sets.push_back(move.next);
+      before[move.next].push_back(sets[i]);
+    }
+  }
+  if (sets.size() > kMaxSets) return farthest_[a] = std::nullopt;
+  std::unordered_map<TextSet, std::uint64_t> distance;
+  std::vector<TextSet> queue;
+  for (const TextSet set : sets) {
+    if (ends(set) && distance.emplace(set, 0).second) queue.push_back(set);
+  }
+  std::uint64_t most = 0;
+  for (std::size_t i = 0; i < queue.size(); ++i) {
+    most = distance[queue[i]];
+    for (const TextSet from : before[queue[i]]) {
+      if (distance.emplace(from, most + 1).second) queue.push_back(from);
+    }
+  }
+  return farthest_[a] = most;
 }
 
 std::int64_t TextSets::only_length(TextSet a) const {

@@ -85,7 +85,7 @@ class TextSets {
   std::size_t count(TextSet a, std::size_t most);
   /// All texts of the set, if there are at most so many, of at most 64 characters.
   std::optional<std::vector<std::u32string>> list(TextSet a, std::size_t most);
-  /// `a` without a bound on the length, which is then at least `characters`; else `a`.
+  /// `a` without a bound on the length, where no `characters` further ones reach it; else `a`.
   TextSet without_length(TextSet a, std::uint64_t characters);
   /// at_most(n): n; else -1.
   std::int64_t only_length(TextSet a) const;
@@ -133,6 +133,9 @@ class TextSets {
   void derive_many(const Node& node, std::vector<Move>& out);
   void derive_multiple(const Node& node, std::vector<Move>& out);
   bool search(TextSet a);
+  /// How many characters any beginning of a text of the set needs at most to be one; nothing: too
+  /// many sets follow from it.
+  std::optional<std::uint64_t> farthest(TextSet a);
   bool part_is_empty(TextSet a);
   std::uint32_t graph_node(bool ends);
   std::uint32_t magnitude(std::string_view whole, std::string_view fraction, bool less, bool equal,
@@ -146,6 +149,7 @@ class TextSets {
   std::vector<std::shared_ptr<const Nfa>> nfas_;
   std::deque<GraphNode> graph_;
   std::vector<Multiple> multiples_;
+  std::unordered_map<TextSet, std::optional<std::uint64_t>> farthest_;
   std::size_t bytes_ = 0;
   bool silent_ = false;
 };

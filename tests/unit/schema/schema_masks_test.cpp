@@ -49,6 +49,11 @@ const std::vector<std::string>& schemas() {
       R"({"$defs":{"t":{"type":"object","properties":{"c":{"type":"array","items":{"$ref":"#/$defs/t"}}},"additionalProperties":false}},"$ref":"#/$defs/t"})",
       R"({"type":"array","contains":{"type":"string"},"maxItems":3,"items":{"type":["string","null"]}})",
       R"({"type":"object","not":{"propertyNames":{"enum":["a","b"]}},"maxProperties":1,"properties":{"c":{"type":"null"}}})",
+      // The last of a few characters must be one of them: no mask may allow a token that has none.
+      R"({"type":"string","pattern":"e$","maxLength":8})",
+      R"({"type":"string","pattern":"^a+(bcd)*$","maxLength":9})",
+      // Of the names only one may come, and two must.
+      R"({"type":"object","properties":{"c":{"type":"null"},"dd":{}},"propertyNames":{"maxLength":1},"minProperties":2})",
   };
   return all;
 }

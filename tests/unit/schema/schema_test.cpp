@@ -248,6 +248,24 @@ TEST(Schema, WhatNothingMatchesIsRefused) {
   }
 }
 
+TEST(Schema, NothingFitsWhereNoPropertyMayCome) {
+  const std::string none = R"("type":"object","not":{"additionalProperties":false})";
+  EXPECT_FALSE(SchemaGrammar::compile("{" + none + R"(,"maxProperties":0})", {false}).ok());
+  EXPECT_TRUE(SchemaGrammar::compile("{" + none + R"(,"maxProperties":1})", {false}).ok());
+  // Of what must come, one name is forbidden and the other has another value.
+  EXPECT_FALSE(SchemaGrammar::compile(R"({"type":"object","properties":{"a":{"const":1}},
+      "additionalProperties":false,"not":{"patternProperties":{"^a":{"const":1}}}})",
+                                      {false})
+                   .ok());
+  // An item that is there cannot be what must not.
+  EXPECT_FALSE(SchemaGrammar::compile(R"({"type":"array","prefixItems":[{"type":"null"}],
+      "minItems":1,"not":{"contains":{"type":"null"}}})",
+                                      {false})
+                   .ok());
+  // A value that cannot come does not begin.
+  EXPECT_FALSE(allows(R"({"properties":{"a":{)" + none + R"(,"maxProperties":0}}})", "{\"a\":{}}"));
+}
+
 TEST(Schema, AWrongTypeIsRefused) {
   const auto made = SchemaGrammar::compile(R"({"properties":{"a":{"type":"colour"}}})", {});
   ASSERT_FALSE(made.ok());

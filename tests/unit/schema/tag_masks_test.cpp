@@ -239,12 +239,17 @@ TEST(TagMasks, WhatIsNotEnforcedIsNamed) {
 }
 
 TEST(TagMasks, ABrokenSchemaIsAnErrorOrAnyObject) {
-  const std::string wrong = R"({"type":"json_schema","json_schema":{"type":"text"})";
+  const std::string wrong =
+      R"({"type":"json_schema","json_schema":{"type":"object","properties":{"a":{"type":"text"}}})";
   EXPECT_THROW(compiled(wrong + "}"), std::runtime_error);
   const auto any = compiled(wrong + R"(,"best_effort":true})");
   EXPECT_EQ(any->unenforced().size(), 1U);
   EXPECT_TRUE(takes(any, "{\"a\": [1]}"));
   EXPECT_FALSE(takes(any, "5"));
+  // What is no object by its type may be anything.
+  const auto value =
+      compiled(R"({"type":"json_schema","json_schema":{"type":"text"},"best_effort":true})");
+  EXPECT_TRUE(takes(value, "5"));
 }
 
 TEST(TagMasks, WhatIsNotKnownIsNotSupported) {
