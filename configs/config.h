@@ -138,6 +138,7 @@ struct FrontendConfig {
   bool cache_salt_by_key = false;
   std::vector<std::string> allowed_origins;
   bool strict_fields = false;
+  bool drop_billing_header = true;
   bool distserve_zero_bytes = false;
   std::string schema_objects = "closed";
   std::string schema_unenforceable = "report";

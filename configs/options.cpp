@@ -329,6 +329,11 @@ const std::vector<Option<FrontendConfig>>& frontend_options() {
                   "request's schema_unenforceable and strict go first",
        .member = &F::schema_unenforceable,
        .choices = "report|refuse"},
+      {"drop_billing_header",
+       "of the dialect anthropic: a first line of the system prompt that begins with "
+       "x-anthropic-billing-header: is dropped; Claude Code changes it with every request, so that "
+       "no prefix of its prompts could be cached",
+       &F::drop_billing_header},
       {"distserve_zero_bytes",
        "streams of the dialect distserve end each object with a zero byte, as its first versions "
        "did",

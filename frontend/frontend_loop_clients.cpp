@@ -128,7 +128,7 @@ void FrontendLoop::warn_of_ignored(const Job& job, const ParsedRequest& request)
     if (ignored_fields_.size() >= kMaxNamedFields || !ignored_fields_.insert(field).second)
       continue;
     spdlog::warn(
-        "{} {}: the field '{}' is ignored here (said once; frontend.strict_fields refuses it)",
+        "{} {}: '{}' is ignored or replaced, as X-Ignored-Fields of the reply says (logged once)",
         job.frame.request_id, job.route, field);
   }
 }

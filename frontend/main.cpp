@@ -121,6 +121,7 @@ RouteOptions route_options(const FrontendConfig& config, const std::string& run_
   options.max_streams = config.max_streams;
   options.cors = Cors(config.allowed_origins);
   options.strict_fields = config.strict_fields;
+  options.drop_billing_header = config.drop_billing_header;
   options.zero_bytes = config.distserve_zero_bytes;
   options.schemas = {.open = config.schema_objects == "open",
                      .refuse = config.schema_unenforceable == "refuse"};

@@ -37,7 +37,8 @@ auto fields_of(RequestId& v) { return std::tie(v.frontend, v.counter); }
            v.max_tokens, v.stop_ids, v.repetition_penalty, v.presence_penalty,               \
            v.frequency_penalty, v.bias_tokens, v.bias_values, v.allowed_tokens, v.bad_words, \
            v.logprobs, v.prompt_logprobs, v.grammar_kind, v.grammar, v.num_beams,            \
-           v.num_return_sequences, v.length_penalty, v.early_stopping, v.pooling)
+           v.num_return_sequences, v.length_penalty, v.early_stopping, v.pooling,            \
+           v.reasoning_budget, v.reasoning_open, v.reasoning_close)
 auto fields_of(const SamplingParams& v) { return BATON_SAMPLING_FIELDS(v); }
 auto fields_of(SamplingParams& v) { return BATON_SAMPLING_FIELDS(v); }
 #undef BATON_SAMPLING_FIELDS

@@ -21,7 +21,7 @@
 
 namespace baton {
 
-constexpr std::uint32_t kProtocolVersion = 21;
+constexpr std::uint32_t kProtocolVersion = 22;
 
 // NOLINTBEGIN(bugprone-macro-parentheses)
 #define BATON_FIELDS(...)                         \
@@ -379,8 +379,8 @@ struct Hello {
   std::uint32_t max_step_tokens =
       0;  // tokens of one step that it has room for; 0: as many as are planned
   WorkerFacts facts;
-  bool tells_sums = false;  // its StepResults tell the checksums of what they wrote
-  bool leased = false;      // a memory process keeps the pool: it outlives this process
+  bool tells_sums = false;      // its StepResults tell the checksums of what they wrote
+  bool leased = false;          // a memory process keeps the pool: it outlives this process
   bool reads_in_place = false;  // its rows may name blocks of pools that it has mapped
   // Layers that share blocks (kv_groups.h): how far each group sees, 0 for everything, and the
   // group of each layer, for people. Both empty: one group of all layers, which see everything.

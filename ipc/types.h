@@ -1,15 +1,18 @@
 // Ids and value types shared by every process. Std only; no logic but questions about own fields.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace baton {
 
 using Token = std::int32_t;
+constexpr Token kNoToken = -1;  // of a row: it asked for none, or it failed
 using BlockId = std::uint32_t;
 constexpr BlockId kNoBlock = 0xFFFFFFFF;
 
@@ -143,6 +146,13 @@ struct SamplingParams {
 
   Pooling pooling = Pooling::none;  // otherwise nothing is drawn, and max_tokens is 1
 
+  // A reasoning that is not closed after so many tokens is closed by `reasoning_close`, which is
+  // drawn whatever the logits say. It begins with the output, or behind `reasoning_open` if the
+  // output's first token is that.
+  std::uint32_t reasoning_budget = 0;
+  Token reasoning_open = kNoToken;   // kNoToken: the prompt has begun the reasoning
+  Token reasoning_close = kNoToken;  // kNoToken: there is no budget
+
   bool operator==(const SamplingParams&) const = default;
 
   // Bounds of what a request may carry; they bound the messages that carry it.
@@ -175,7 +185,22 @@ struct SamplingParams {
     return num_beams >= 1 && num_beams <= kMaxBeams && num_return_sequences >= 1 &&
            num_return_sequences <= num_beams && length_penalty >= -kMaxLengthPenalty &&
            length_penalty <= kMaxLengthPenalty &&
-           (!beams() || (logprobs < 0 && prompt_logprobs < 0 && grammar_kind == GrammarKind::none));
+           (!beams() || (logprobs < 0 && prompt_logprobs < 0 && reasoning_close < 0 &&
+                         grammar_kind == GrammarKind::none));
+  }
+
+  /// The budget of the reasoning decides about the token of this index in the output.
+  bool reasoning_ends_at(std::uint64_t index) const {
+    return reasoning_close >= 0 &&
+           index == std::uint64_t{reasoning_budget} + (reasoning_open >= 0 ? 1U : 0U);
+  }
+  /// The token that must be drawn behind `output`; kNoToken: any may be. It follows from the tokens
+  /// alone, on any worker and in any attempt.
+  Token forced_token(std::span<const Token> output) const {
+    if (!reasoning_ends_at(output.size())) return kNoToken;
+    if (reasoning_open >= 0 && output.front() != reasoning_open) return kNoToken;
+    const bool closed = std::find(output.begin(), output.end(), reasoning_close) != output.end();
+    return closed ? kNoToken : reasoning_close;
   }
 
   /// The draw depends on the tokens before it.
@@ -185,7 +210,8 @@ struct SamplingParams {
   }
   /// The host must know a token drawn with these before the next step can begin: the next draw
   /// looks at it, or the host may have to draw it (a GPU's kernel lacks typical_p, and the lists of
-  /// a step have limited room on the device). CPUs run one step at a time anyway.
+  /// a step have limited room on the device). A budget of reasoning adds one token of the output:
+  /// reasoning_ends_at(). CPUs run one step at a time anyway.
   bool holds_next_step() const {
     return needs_history() || typical_p != 1.0F || !allowed_tokens.empty() ||
            bias_tokens.size() > kFewBiases;

@@ -5,7 +5,9 @@
 #include <string>
 #include <utility>
 
+#include "frontend/chat/call_history.h"
 #include "frontend/chat/chat_template.h"
+#include "frontend/chat/message_fields.h"
 #include "frontend/chat/ordered_json.h"
 #include "frontend/chat/reasoning_fields.h"
 #include "frontend/http/sse.h"
@@ -14,196 +16,6 @@ namespace baton {
 namespace {
 
 using Json = nlohmann::json;
-
-bool is_name(std::string_view text) {
-  const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '-' || c == '.';
-  };
-  return !text.empty() && text.size() <= kMaxToolNameBytes &&
-         std::all_of(text.begin(), text.end(), allowed);
-}
-
-/// "content": a string, or a list of {"type": "text", "text": ...}; what an assistant refused with
-/// is text, too.
-std::string read_content(FieldReader& message, bool assistant) {
-  const Json* content = message.take("content");
-  if (content == nullptr) return {};
-  if (content->is_string()) return content->get<std::string>();
-  if (!content->is_array()) {
-    message.fail("content",
-                 std::string("must be a string or an array of parts, not ") + kind_of(*content));
-    return {};
-  }
-  std::string text;
-  for (std::size_t i = 0; i < content->size() && message.ok(); ++i) {
-    const std::string name = "content[" + std::to_string(i) + "]";
-    const Json& part = (*content)[i];
-    if (!part.is_object()) {
-      message.fail(name, std::string("must be an object, not ") + kind_of(part));
-      return {};
-    }
-    FieldReader reader(message, part, name);
-    const auto type = reader.string("type");
-    const bool refusal = assistant && type == "refusal";
-    if (reader.ok() && type != "text" && !refusal) {
-      reader.fail("type", type ? shown(*type) + " is not supported; this model reads only text"
-                               : "is missing");
-    }
-    const char* field = refusal ? "refusal" : "text";
-    const auto piece = reader.string(field);
-    if (reader.ok() && !piece) reader.fail(field, "is missing");
-    for (const char* marker : {"prompt_cache_breakpoint", "cache_control"}) {
-      reader.take(marker);  // beginnings are cached wherever they end
-    }
-    if (reader.finish()) {
-      message.fail(*reader.finish());
-      return {};
-    }
-    text += *piece;
-  }
-  return text;
-}
-
-void check_role(FieldReader& message, std::string_view role, bool templated) {
-  if (role == "system" || role == "developer" || role == "user" || role == "assistant") return;
-  if (role == "tool" && templated) return;
-  if (role == "tool" || role == "function") {
-    message.fail("role", "'" + std::string(role) + "' is not supported: tools are not");
-    return;
-  }
-  message.fail("role", std::string("must be system, developer, user") +
-                           (templated ? ", assistant or tool" : " or assistant") + ", not " +
-                           shown(role));
-}
-
-/// {"name": ..., "arguments": "{...}"}
-void read_called_function(FieldReader& call, ToolCall& out) {
-  const Json* function = call.take("function");
-  if (function == nullptr || !function->is_object()) {
-    call.fail("function", function == nullptr ? "is missing" : "must be an object");
-    return;
-  }
-  FieldReader reader(call, *function, "function");
-  const auto name = reader.string("name");
-  if (name && is_name(*name)) {
-    out.name = *name;
-  } else if (reader.ok()) {
-    reader.fail("name", "must be 1 to 64 characters out of A-Z a-z 0-9 . _ -");
-  }
-  const auto arguments = reader.string("arguments");
-  out.arguments = arguments && !arguments->empty() ? *arguments : "{}";
-  if (!parse_json_object(out.arguments).ok()) {
-    reader.fail("arguments", "must be a string that holds a JSON object");
-  }
-  reader.take("parsed_arguments");  // the openai client's parse() adds it, and sends it back
-  if (reader.finish()) call.fail(*reader.finish());
-}
-
-void read_tool_calls(FieldReader& message, ChatMessage& out) {
-  const Json* calls = message.take("tool_calls");
-  if (calls == nullptr) return;
-  if (!calls->is_array() || calls->size() > kMaxTools) {
-    message.fail("tool_calls",
-                 calls->is_array() ? "holds more than 128 calls" : "must be an array");
-    return;
-  }
-  for (std::size_t i = 0; i < calls->size() && message.ok(); ++i) {
-    const std::string name = "tool_calls[" + std::to_string(i) + "]";
-    const Json& value = (*calls)[i];
-    if (!value.is_object()) {
-      message.fail(name, std::string("must be an object, not ") + kind_of(value));
-      return;
-    }
-    FieldReader call(message, value, name);
-    ToolCall made;
-    made.id = call.string("id").value_or("");
-    if (const auto type = call.string("type"); type && *type != "function") {
-      call.fail("type", "must be \"function\"");
-    }
-    call.integer("index", 0, static_cast<std::int64_t>(kMaxTools));  // of a stream's delta
-    read_called_function(call, made);
-    if (call.finish()) message.fail(*call.finish());
-    out.tool_calls.push_back(std::move(made));
-  }
-}
-
-/// What replies of this and other servers carry, so that a client can send them back as they are.
-void refuse_extras(FieldReader& message, bool templated) {
-  message.take("parsed");  // of the openai client's parse(): what `content` holds
-  static constexpr std::array kExtras{"refusal", "audio", "function_call", "annotations",
-                                      "tool_calls"};
-  for (const char* reasoning : {"reasoning_content", "reasoning"}) message.string(reasoning);
-  for (const char* extra : kExtras) {
-    const std::string_view name = extra;
-    if (templated && name == "tool_calls") continue;
-    const Json* given = message.take(extra);
-    if (given != nullptr && *given != "" && !(given->is_structured() && given->empty())) {
-      message.fail(extra, "is not supported; only null or an empty value is accepted");
-    }
-  }
-}
-
-void read_for_template(FieldReader& message, ChatMessage& out) {
-  if (out.role == "assistant") {
-    read_tool_calls(message, out);
-    const auto newer = message.string("reasoning_content");
-    const auto older = message.string("reasoning");
-    out.reasoning = newer ? *newer : older.value_or("");
-  } else if (out.role == "tool") {
-    out.tool_call_id = message.string("tool_call_id").value_or("");
-  }
-  const Json* calls = message.take("tool_calls");
-  if (calls != nullptr && !calls->empty() && out.role != "assistant") {
-    message.fail("tool_calls", "belongs to messages of the assistant");
-  }
-}
-
-void read_message(FieldReader& fields, const Json& value, std::size_t index, bool templated,
-                  Conversation& conversation) {
-  const std::string name = "messages[" + std::to_string(index) + "]";
-  if (!value.is_object()) {
-    fields.fail(name, std::string("must be an object, not ") + kind_of(value));
-    return;
-  }
-  FieldReader message(fields, value, name);
-  for (const char* harmless : {"id", "cache_control"}) message.take(harmless);
-  ChatMessage out;
-  const auto role = message.string("role");
-  if (role) {
-    check_role(message, *role, templated);
-    out.role = *role;
-  } else if (message.ok()) {
-    message.fail("role", "is missing");
-  }
-  out.content = read_content(message, out.role == "assistant");
-  out.has_content = message.take("content") != nullptr;
-  if (message.ok() && !out.has_content && out.role != "assistant") {
-    message.fail("content", "is missing");
-  }
-  out.name = message.string("name").value_or("");
-  refuse_extras(message, templated);
-  if (templated) read_for_template(message, out);
-  if (message.finish()) {
-    fields.fail(*message.finish());
-    return;
-  }
-  conversation.messages.push_back(std::move(out));
-}
-
-void read_messages(FieldReader& fields, bool templated, Conversation& conversation) {
-  const Json* messages = fields.take("messages");
-  if (messages == nullptr || !messages->is_array() || messages->empty()) {
-    fields.fail("messages", messages == nullptr ? std::string("is missing")
-                            : !messages->is_array()
-                                ? std::string("must be an array, not ") + kind_of(*messages)
-                                : std::string("must not be empty"));
-    return;
-  }
-  for (std::size_t i = 0; i < messages->size() && fields.ok(); ++i) {
-    read_message(fields, (*messages)[i], i, templated, conversation);
-  }
-}
 
 /// {"type": "function", "function": {"name", "description", "parameters", "strict"}}
 void check_tool(FieldReader& fields, const Json& value, std::size_t index) {
@@ -222,8 +34,8 @@ void check_tool(FieldReader& fields, const Json& value, std::size_t index) {
   } else {
     FieldReader reader(tool, *function, "function");
     const auto name = reader.string("name");
-    if (reader.ok() && !(name && is_name(*name))) {
-      reader.fail("name", "must be 1 to 64 characters out of A-Z a-z 0-9 . _ -");
+    if (reader.ok() && !(name && is_tool_name(*name))) {
+      reader.fail("name", kToolNameRule);
     }
     reader.string("description");
     reader.boolean("strict");
@@ -255,7 +67,8 @@ void read_forced(FieldReader& fields, const Json& choice, ForcedChoice& forced) 
   } else {
     FieldReader inner(named, *function, "function");
     const auto name = inner.string("name");
-    if (inner.ok() && !(name && is_name(*name))) inner.fail("name", "must name one of 'tools'");
+    if (inner.ok() && !(name && is_tool_name(*name)))
+      inner.fail("name", "must name one of 'tools'");
     forced.name = name.value_or("");
     if (inner.finish()) named.fail(*inner.finish());
   }
@@ -302,7 +115,7 @@ bool read_tools(FieldReader& fields, const ServedModel& model, ForcedChoice& for
   }
   if (!tools->is_array() || tools->size() > kMaxTools) {
     fields.fail("tools", tools->is_array()
-                             ? std::string("holds more than 128 tools")
+                             ? "holds more than " + std::to_string(kMaxTools) + " tools"
                              : std::string("must be an array, not ") + kind_of(*tools));
     return false;
   }
@@ -314,7 +127,7 @@ bool read_tools(FieldReader& fields, const ServedModel& model, ForcedChoice& for
 
 bool is_variable(std::string_view name) {
   const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
-  return !name.empty() && letter(name.front()) && name.size() <= kMaxToolNameBytes &&
+  return !name.empty() && letter(name.front()) && name.size() <= kMaxVariableNameBytes &&
          std::all_of(name.begin(), name.end(),
                      [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '_'; });
 }
@@ -373,7 +186,9 @@ void read_conversation(FieldReader& fields, std::string_view body, const ServedM
   if (fields.take("chat_template") != nullptr) {
     fields.fail("chat_template", "is not supported: only the model's own template is used");
   }
-  read_messages(fields, templated, conversation);
+  read_messages(fields, templated, conversation.messages);
+  join_leading_system(conversation.messages);
+  match_calls(conversation.messages);
   read_ending(fields, model, conversation);
   const bool tools = read_tools(fields, model, conversation.forced);
   const bool variables = read_variables(fields, model);

@@ -10,8 +10,9 @@
 
 namespace baton {
 
-inline constexpr std::size_t kMaxTools = 128;
-inline constexpr std::size_t kMaxToolNameBytes = 64;
+inline constexpr std::size_t kMaxTools = 1000;
+inline constexpr std::size_t kMaxToolNameBytes = 128;
+inline constexpr std::size_t kMaxVariableNameBytes = 64;
 inline constexpr std::size_t kMaxVariables = 64;
 inline constexpr std::size_t kMaxVariableBytes = 16384;
 

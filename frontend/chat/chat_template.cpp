@@ -84,6 +84,16 @@ void add_member(std::string& object, std::string_view name, std::string_view jso
   object += json;
 }
 
+/// The token that `text` is; kNoToken: it is several.
+Token one_token(const Tokenizer& tokenizer, const std::string& text) {
+  if (text.empty()) return kNoToken;
+  std::size_t length = 0;
+  const Token special = tokenizer.special_at(text, &length);
+  if (special >= 0 && length == text.size()) return special;
+  const auto ids = tokenizer.encode_plain_within(text, /*after_special=*/true, 1);
+  return ids && ids->size() == 1 ? ids->front() : kNoToken;
+}
+
 /// Breaks are left out; the character in front of each is not trusted: no special piece holds it.
 std::vector<PromptPart> parts_of(std::string_view rendered) {
   std::vector<PromptPart> parts;
@@ -193,6 +203,8 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& dir,
     const Token id = made->grammar_.channels ? tokenizer.special_at(mark, &length) : -1;
     if (id >= 0 && length == mark.size()) made->stop_ids_.push_back(id);
   }
+  made->reasoning_open_ = one_token(tokenizer, made->grammar_.think_open);
+  made->reasoning_close_ = one_token(tokenizer, made->grammar_.think_close);
   made->takes_tools_ = mentioned(made->templates_, "tools");
   made->takes_effort_ = mentioned(made->templates_, "reasoning_effort");
   made->thinking_can_end_ = mentioned(made->templates_, "enable_thinking");
@@ -270,6 +282,7 @@ std::string ChatTemplate::render_request(const Conversation& conversation) const
   add_member(out, "variables", variables + '}');
   add_member(out, "add_generation_prompt", flag(conversation.add_generation_prompt));
   add_member(out, "continue_final_message", flag(conversation.continue_final_message));
+  add_member(out, "retry", "true");
   return out + '}';
 }
 

@@ -59,6 +59,9 @@ class ChatTemplate {
 
   /// How replies of this model tell reasoning and calls apart, by what its templates show.
   const ReplyGrammar& reply_grammar() const { return grammar_; }
+  /// The tokens of the marks around a reasoning; kNoToken where one is several tokens, or none.
+  Token reasoning_open() const { return reasoning_open_; }
+  Token reasoning_close() const { return reasoning_close_; }
   /// Special tokens whose letters a ReplyParser must see.
   std::vector<Token> shown_specials(const Tokenizer& tokenizer, bool with_calls) const;
 
@@ -76,6 +79,8 @@ class ChatTemplate {
   SpecialGuard guard_;
   SpecialGuard assistant_guard_;
   ReplyGrammar grammar_;
+  Token reasoning_open_ = kNoToken;
+  Token reasoning_close_ = kNoToken;
   bool takes_tools_ = false;
   bool takes_effort_ = false;
   bool thinking_can_end_ = false;

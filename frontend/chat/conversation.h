@@ -1,6 +1,8 @@
 // A chat as a client sent it, checked, before anything is written down or tokenised.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +41,7 @@ struct Conversation {
   std::string tools;      // JSON array of function definitions in the client's order; empty: none
   std::string variables;  // JSON object of chat_template_kwargs; empty: none
   std::string effort{};   // JSON members that reasoning_effort stands for; chat_template_kwargs win
+  std::optional<std::uint32_t> reasoning_budget{};  // tokens
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   ForcedChoice forced;

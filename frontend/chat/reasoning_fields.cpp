@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -29,9 +31,24 @@ void switch_thinking(FieldReader& fields, const std::string& field, bool on,
   }
 }
 
-/// "thinking": a truth value, or {"type": "enabled", "disabled", "adaptive" or "auto"}; what it
-/// says of budgets is not kept to. Nothing: it leaves it to the template.
-std::optional<bool> read_thinking(FieldReader& fields) {
+/// -1: there is none.
+std::optional<std::int64_t> read_budget(FieldReader& fields, const char* name) {
+  return fields.integer(name, -1, std::numeric_limits<std::int32_t>::max());
+}
+
+/// The end of the reasoning must be one token, which can be forced.
+void set_budget(FieldReader& fields, const std::string& field, std::int64_t budget,
+                const ServedModel& model, Conversation& conversation) {
+  const ChatTemplate* format = model.chat_template.get();
+  if (budget < 0 || format == nullptr || !format->reply_grammar().reasons()) return;
+  if (format->reasoning_close() == kNoToken) return fields.note(field);
+  conversation.reasoning_budget = static_cast<std::uint32_t>(budget);
+}
+
+/// "thinking": a truth value, or {"type": "enabled", "disabled", "adaptive" or "auto",
+/// "budget_tokens"}. Nothing: it leaves it to the template.
+std::optional<bool> read_thinking(FieldReader& fields, const ServedModel& model,
+                                  Conversation& conversation) {
   const Json* value = fields.take("thinking");
   if (value == nullptr) return std::nullopt;
   if (value->is_boolean()) return value->get<bool>();
@@ -42,6 +59,8 @@ std::optional<bool> read_thinking(FieldReader& fields) {
   }
   FieldReader inner(fields, *value, "thinking");
   const auto type = inner.string("type");
+  const auto budget = read_budget(inner, "budget_tokens");
+  if (budget) set_budget(inner, "budget_tokens", *budget, model, conversation);
   if (type == "enabled" || type == "disabled") {
     if (inner.finish()) fields.fail(*inner.finish());
     return type == "enabled";
@@ -59,7 +78,9 @@ void read_reasoning(FieldReader& fields, const ServedModel& model, Conversation&
   static constexpr std::array kEfforts{"none", "minimal", "low", "medium", "high", "xhigh", "max"};
   const auto effort = fields.string("reasoning_effort");
   const auto enable = fields.boolean("enable_thinking");
-  const auto thinking = read_thinking(fields);
+  const auto thinking = read_thinking(fields, model, conversation);
+  const auto budget = read_budget(fields, "thinking_token_budget");
+  if (budget) set_budget(fields, "thinking_token_budget", *budget, model, conversation);
   if (!effort || *effort == "auto") {
     if (enable) return switch_thinking(fields, "enable_thinking", *enable, model, conversation);
     if (thinking) switch_thinking(fields, "thinking", *thinking, model, conversation);

@@ -9,13 +9,15 @@ Descriptor 3 is a socket. A frame is a length (4 bytes, little-endian) and that 
     in, once:   {"path": [...], "memory_bytes": n, "output_characters": n, "templates": {name: text}}
     out, once:  {"ready": "3.1.6"} or {"error": "..."}, and the process ends
     in:         {"template": name, "messages": [...], "tools": [...] or null, "variables": {...},
-                 "add_generation_prompt": b, "continue_final_message": b}
+                 "add_generation_prompt": b, "continue_final_message": b, "retry": b}
+                retry: messages that the template refuses are rewritten until it takes them
     out:        {"text": "..."} or {"error": "...", "refused": b}; with "last": true the process ends
                 refused: the template itself called raise_exception()
 """
 
 import json
 import os
+import re
 import resource
 import socket
 import struct
@@ -26,6 +28,8 @@ MIN_JINJA = (3, 1, 6)  # older ones have holes in the sandbox
 CPU_SECONDS = 2  # of one render, should the front end be unable to kill this process
 CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+STRICT_ID = re.compile(r"[a-zA-Z0-9]{9}")  # the call ids that Mistral's templates take
+SYSTEM_ROLES = ("system", "developer")
 
 
 def read_exactly(channel, size):
@@ -164,6 +168,123 @@ def cut_at_tag(text, final):
     return text[:at] if whole else text[:at].rstrip()  # the template trimmed the message
 
 
+def with_strict_ids(messages):
+    """Call ids of nine letters and digits: others are numbered in the order in which they appear."""
+    numbers = {}
+
+    def strict(text):
+        if not isinstance(text, str) or STRICT_ID.fullmatch(text):
+            return text
+        return f"call{numbers.setdefault(text, len(numbers)):05}"
+
+    out = []
+    for message in messages:
+        if message.get("tool_calls"):
+            calls = [{**call, "id": strict(call.get("id"))} for call in message["tool_calls"]]
+            message = {**message, "tool_calls": calls}
+        if "tool_call_id" in message:
+            message = {**message, "tool_call_id": strict(message["tool_call_id"])}
+        out.append(message)
+    return out
+
+
+def joined(texts):
+    return "\n\n".join(text for text in texts if text)
+
+
+class Turns:
+    """Collects messages; those that go on with the last one become part of it."""
+
+    def __init__(self):
+        self.groups = []  # lists of messages
+
+    def add(self, message, goes_on):
+        if goes_on:
+            self.groups[-1].append(message)
+        else:
+            self.groups.append([message])
+
+    def last_role(self):
+        return self.groups[-1][0]["role"] if self.groups else None
+
+    def messages(self):
+        out = []
+        for group in self.groups:
+            message = {**group[0], "content": joined(one.get("content") for one in group)}
+            reasoning = joined(one.get("reasoning_content") for one in group)
+            calls = [call for one in group for call in one.get("tool_calls", ())]
+            if reasoning:
+                message["reasoning_content"] = reasoning
+            if calls:
+                message["tool_calls"] = calls
+            out.append(message)
+        return out
+
+
+def with_alternating_turns(messages):
+    """One system message, at the beginning; later ones are the user's words. Neighbours of one role
+    are one message, and what a user says behind the result of a tool is part of it."""
+    turns = Turns()
+    for message in messages:
+        role = message["role"]
+        if role in SYSTEM_ROLES:
+            message = {**message, "role": "user" if turns.groups else "system"}
+        role, last = message["role"], turns.last_role()
+        turns.add(message, (role in ("user", "assistant") and role == last)
+                  or (role == "user" and last == "tool"))
+    return turns.messages()
+
+
+def with_plain_turns(messages):
+    """Only texts of user and assistant in turn, for templates that know no system and no tools."""
+    turns = Turns()
+    for message in messages:
+        texts = [message.get("content")]
+        for call in message.get("tool_calls", ()):
+            function = call["function"]
+            texts.append(json.dumps({"name": function["name"], "arguments": function["arguments"]},
+                                    ensure_ascii=False))
+        role = "assistant" if message["role"] == "assistant" else "user"
+        plain = {"role": role, "content": joined(texts)}
+        if message.get("reasoning_content"):
+            plain["reasoning_content"] = message["reasoning_content"]
+        if role == "assistant" and not turns.groups:
+            turns.add({"role": "user", "content": ""}, False)
+        turns.add(plain, role == turns.last_role())
+    return turns.messages()
+
+
+# What a template gets that refuses the messages before, each of the request's own messages.
+REWRITES = (with_strict_ids,
+            lambda messages: with_alternating_turns(with_strict_ids(messages)),
+            with_plain_turns)
+
+
+def render_rewritten(template, request, limit):
+    """Some templates raise where others go on: a conversation must not end there."""
+    try:
+        return render(template, request, limit)
+    except (Refusal, MemoryError, RecursionError):
+        raise
+    except Exception as error:
+        if not request.get("retry"):
+            raise
+        refused = error
+    tried = [request["messages"]]
+    for rewrite in REWRITES:
+        messages = rewrite(request["messages"])
+        if messages in tried:
+            continue
+        tried.append(messages)
+        try:
+            return render(template, {**request, "messages": messages}, limit)
+        except (Refusal, MemoryError, RecursionError):
+            raise
+        except Exception:
+            pass
+    raise refused
+
+
 def render(template, request, limit):
     messages = [with_reasoning_names(message) for message in request["messages"]]
     final = None
@@ -211,7 +332,7 @@ def compile_all(jinja2, environment, texts):
 
 def answer(jinja2, templates, request, output_limit):
     try:
-        text = render(templates[request["template"]], request, output_limit)
+        text = render_rewritten(templates[request["template"]], request, output_limit)
         text.encode("utf-8")
         return {"text": text}
     except UnicodeEncodeError:

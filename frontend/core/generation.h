@@ -63,6 +63,8 @@ struct PromptProgress {
 class ReplyWriter {
  public:
   virtual ~ReplyWriter() = default;
+  /// Before begin(): so many tokens of the choice's prompt were found in a prefix cache.
+  virtual void prompt_cached(std::uint32_t /*choice*/, std::uint32_t /*tokens*/) {}
   /// Before the first piece of a choice, once (a role chunk, the echo of the prompt). `prompt`: log
   /// probabilities of the prompt's tokens, where the request asked for them.
   virtual std::string begin(std::uint32_t choice, const Logprobs* prompt) = 0;
@@ -144,10 +146,11 @@ struct RequestContext {
   std::uint32_t max_choices = 1;  // of all prompts of a request together
   TimeNs default_timeout = 0;
   TimeNs max_timeout = 0;
-  bool strict_fields = false;  // of OpenAI's API: unknown fields are errors
-  bool any_model = false;      // whatever model a body names, it is the one that is served
-  bool zero_bytes = false;     // DistServe's streams: a zero byte behind each object
-  SchemaDefaults schemas;      // where a request says nothing
+  bool strict_fields = false;       // of OpenAI's API: unknown fields are errors
+  bool drop_billing_header = true;  // of Anthropic's: a first system line of Claude Code
+  bool any_model = false;           // whatever model a body names, it is the one that is served
+  bool zero_bytes = false;          // DistServe's streams: a zero byte behind each object
+  SchemaDefaults schemas;           // where a request says nothing
 };
 
 }  // namespace baton

@@ -302,8 +302,12 @@ void FieldReader::fail(const FieldError& error) {
 }
 
 void FieldReader::ignore_or_fail(const std::string& name, const std::string& message) {
-  if (ignored_ == nullptr) return fail(name, message);
-  ignored_->add(path_of(name));
+  if (strict()) return fail(name, message);
+  note(name);
+}
+
+void FieldReader::note(const std::string& name) {
+  if (ignored_ != nullptr) ignored_->add(path_of(name));
 }
 
 const std::optional<FieldError>& FieldReader::finish() {
@@ -311,7 +315,7 @@ const std::optional<FieldError>& FieldReader::finish() {
   for (const auto& [name, value] : object_.items()) {
     if (known_.contains(name)) continue;
     const std::string shown = path_of(name.substr(0, kMaxReason));
-    if (ignored_ != nullptr) {
+    if (!strict()) {
       if (!value.is_null()) ignored_->add(shown);
       continue;
     }

@@ -13,8 +13,9 @@
 
 namespace baton {
 
-/// Objects and arrays may be nested this deep.
-inline constexpr std::size_t kMaxBodyDepth = 32;
+/// Objects and arrays may be nested this deep: a schema of 64 levels, each an object inside of
+/// "properties", fits into every API.
+inline constexpr std::size_t kMaxBodyDepth = 256;
 
 /// Parses a body that must be one JSON object. Refused: bad UTF-8, numbers beyond a double, a key
 /// written twice, too deep nesting, anything after the object. Parsing does not recurse. A lone
@@ -45,17 +46,21 @@ class IgnoredFields {
   static constexpr std::size_t kMaxNameBytes = 64;
 
   void add(std::string_view path);
+  /// Unknown fields are errors. Only FieldReader::note() adds names then.
+  void set_strict(bool strict) { strict_ = strict; }
+  bool strict() const { return strict_; }
   const std::vector<std::string>& names() const { return names_; }
   /// "a, b[].c", printable ASCII; empty: there are none.
   std::string joined() const;
 
  private:
   std::vector<std::string> names_;
+  bool strict_ = false;
 };
 
 /// Takes known fields out of an object, one call each, and remembers the first thing that was
-/// wrong. null counts as absent. finish() complains about fields that nobody took, or, with
-/// `ignored`, notes them there. Object and list must outlive the reader.
+/// wrong. null counts as absent. finish() complains about fields that nobody took, or, with an
+/// `ignored` that is not strict, notes them there. Object and list must outlive the reader.
 class FieldReader {
  public:
   explicit FieldReader(const nlohmann::json& object, std::string path = {},
@@ -80,6 +85,10 @@ class FieldReader {
   void fail(const FieldError& error);
   /// What is asked for in `name` cannot be had: it is ignored, or, of a strict reader, wrong.
   void ignore_or_fail(const std::string& name, const std::string& message);
+  /// Names something that is left out or replaced, of a strict reader too.
+  void note(const std::string& name);
+  /// Unknown fields are errors.
+  bool strict() const { return ignored_ == nullptr || ignored_->strict(); }
 
   bool ok() const { return !error_.has_value(); }
   /// The first error; unknown fields are looked for when there was none.
@@ -93,7 +102,7 @@ class FieldReader {
  private:
   const nlohmann::json& object_;
   std::string path_;
-  IgnoredFields* ignored_;  // null: unknown fields are errors
+  IgnoredFields* ignored_;  // null or strict: unknown fields are errors
   std::set<std::string, std::less<>> known_;
   std::optional<FieldError> error_;
 };

@@ -72,6 +72,7 @@ void OpenReply::begin(std::uint32_t choice, const Logprobs* prompt, std::uint32_
   if (echo_) held_ += choices_[choice].prompt_tokens * kTokenBytes;
   if (prompt != nullptr)
     held_ += (prompt->items.size() + prompt->top_tokens.size()) * kLogprobBytes;
+  writer_->prompt_cached(choice, cached_tokens);
   events_ += writer_->begin(choice, prompt);
 }
 

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "frontend/core/base64.h"
+
 namespace baton {
 
 std::vector<float> embedding_of(std::span<const float> hidden, std::uint32_t dimensions) {
@@ -36,22 +38,9 @@ std::string json_array(std::span<const float> values) {
 }
 
 std::string base64_floats(std::span<const float> values) {
-  constexpr char kLetters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string bytes(values.size() * sizeof(float), '\0');
   if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
-  std::string out;
-  out.reserve((bytes.size() + 2) / 3 * 4);
-  for (std::size_t at = 0; at < bytes.size(); at += 3) {
-    const std::size_t n = std::min<std::size_t>(3, bytes.size() - at);
-    std::uint32_t three = 0;
-    for (std::size_t i = 0; i < 3; ++i) {
-      three = three << 8U | (i < n ? static_cast<unsigned char>(bytes[at + i]) : 0U);
-    }
-    for (std::size_t i = 0; i < 4; ++i) {
-      out += i <= n ? kLetters[three >> (18 - 6 * i) & 63U] : '=';
-    }
-  }
-  return out;
+  return to_base64(bytes);
 }
 
 }  // namespace baton

@@ -1,10 +1,11 @@
 #include "frontend/dialects/anthropic.h"
 
-#include <array>
+#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "frontend/chat/chat_template.h"
+#include "frontend/dialects/anthropic_messages.h"
 #include "frontend/dialects/anthropic_reply.h"
 #include "frontend/dialects/common.h"
 #include "frontend/openai/translation.h"
@@ -21,181 +22,31 @@ const FieldNames& field_names() {
       {"stop", "stop_sequences"},
       {"response_format.json_schema.schema", "output_config.format.schema"},
       {"response_format", "output_config.format"},
-      {"reasoning_effort", "output_config.effort"}};
+      {"reasoning_effort", "output_config.effort"},
+      {"thinking_token_budget", "thinking.budget_tokens"}};
   return kNames;
 }
 
-/// What else an object says of itself, and what does nothing here.
-constexpr std::array kMarkers{"cache_control", "citations", "caller", "toolset_name"};
+/// The last message is an assistant's, which the reply goes on with.
+bool prefilled(const OrderedJson& messages) {
+  return !messages.empty() && messages.back()["role"] == "assistant";
+}
 
-class Messages {
- public:
-  Messages(FieldReader& fields, const OrderedJson& ordered, const ServedModel& model)
-      : fields_(fields),
-        ordered_(ordered_member(ordered, "messages")),
-        templated_(model.chat_template != nullptr) {}
-
-  /// "system" and "messages" as messages of the OpenAI API.
-  OrderedJson read() {
-    if (const Json* system = fields_.take("system")) {
-      out_.push_back({{"role", "system"}, {"content", texts(fields_, "system", *system)}});
-    }
-    const Json* messages = take_objects(fields_, "messages");
-    if (messages == nullptr || messages->empty()) {
-      fields_.fail("messages", messages == nullptr ? "is missing" : "must not be empty");
-      return out_;
-    }
-    for (at_ = 0; at_ < messages->size() && fields_.ok(); ++at_) read_message((*messages)[at_]);
-    return out_;
-  }
-
-  /// The last message is an assistant's, which the reply goes on with.
-  bool prefilled() const { return !out_.empty() && out_.back()["role"] == "assistant"; }
-
- private:
-  void read_message(const Json& value) {
-    FieldReader message(fields_, value, "messages[" + std::to_string(at_) + "]");
-    const auto role = message.string("role");
-    const Json* content = message.take("content");
-    if (message.ok() && (!role || (role != "user" && role != "assistant" && role != "system"))) {
-      message.fail("role", role ? "must be user, assistant or system, not " + shown(*role)
-                                : std::string("is missing"));
-    } else if (message.ok() && content == nullptr) {
-      message.fail("content", "is missing");
-    }
-    if (message.ok()) {
-      if (content->is_string() || role == "system") {
-        out_.push_back({{"role", *role}, {"content", texts(message, "content", *content)}});
-      } else if (const Json* blocks = take_objects(message, "content")) {
-        role == "user" ? read_user(message, *blocks) : read_assistant(message, *blocks);
-      }
-    }
-    if (message.finish()) fields_.fail(*message.finish());
-  }
-
-  /// A string, or the texts of blocks of text.
-  static std::string texts(FieldReader& owner, const std::string& name, const Json& value) {
-    if (value.is_string()) return value.get<std::string>();
-    std::string text;
-    const Json* blocks = take_objects(owner, name);
-    for (std::size_t i = 0; blocks != nullptr && i < blocks->size() && owner.ok(); ++i) {
-      FieldReader block(owner, (*blocks)[i], name + "[" + std::to_string(i) + "]");
-      const auto type = block.string("type");
-      if (type == "text") {
-        text += required_string(block, "text").value_or("");
-      } else {
-        refuse(block, type);
-      }
-      close(owner, block);
-    }
-    return text;
-  }
-
-  static void refuse(FieldReader& block, const std::optional<std::string_view>& type) {
-    if (!block.ok()) return;
-    block.fail("type", type ? shown(*type) + " is not supported here; this model reads only text"
-                            : std::string("is missing"));
-  }
-
-  static void close(FieldReader& owner, FieldReader& block) {
-    for (const char* marker : kMarkers) block.take(marker);
-    if (block.finish()) owner.fail(*block.finish());
-  }
-
-  /// Texts between results are messages of their own, so that all of it keeps its order.
-  void read_user(FieldReader& message, const Json& blocks) {
-    std::optional<std::string> text;
-    const auto say = [&] {
-      if (text) out_.push_back({{"role", "user"}, {"content", std::move(*text)}});
-      text.reset();
-    };
-    for (std::size_t i = 0; i < blocks.size() && message.ok(); ++i) {
-      FieldReader block(message, blocks[i], "content[" + std::to_string(i) + "]");
-      const auto type = block.string("type");
-      if (type == "text") {
-        if (!text) text.emplace();
-        *text += required_string(block, "text").value_or("");
-      } else if (type == "tool_result") {
-        say();
-        read_result(block);
-      } else {
-        refuse(block, type);
-      }
-      close(message, block);
-    }
-    if (blocks.empty()) text = "";
-    say();
-  }
-
-  void read_result(FieldReader& block) {
-    const auto id = required_string(block, "tool_use_id");
-    block.boolean("is_error");  // what went wrong stands in the content
-    const Json* content = block.take("content");
-    const std::string text = content == nullptr ? "" : texts(block, "content", *content);
-    need_template(block);
-    if (!block.ok()) return;
-    out_.push_back({{"role", "tool"}, {"tool_call_id", *id}, {"content", text}});
-  }
-
-  void need_template(FieldReader& block) const {
-    if (!templated_ && block.ok()) {
-      block.fail("type", "is not supported: this model's chat format knows no tools");
-    }
-  }
-
-  void read_assistant(FieldReader& message, const Json& blocks) {
-    std::string text, reasoning;
-    OrderedJson calls = OrderedJson::array();
-    const OrderedJson& ordered = ordered_member(ordered_[at_], "content");
-    for (std::size_t i = 0; i < blocks.size() && message.ok(); ++i) {
-      FieldReader block(message, blocks[i], "content[" + std::to_string(i) + "]");
-      const auto type = block.string("type");
-      if (type == "text") {
-        text += required_string(block, "text").value_or("");
-      } else if (type == "thinking") {
-        reasoning += required_string(block, "thinking").value_or("");
-        block.take("signature");
-      } else if (type == "redacted_thinking") {
-        block.take("data");  // nobody can read it
-      } else if (type == "tool_use") {
-        const auto id = required_string(block, "id");
-        const auto name = required_string(block, "name");
-        take_object(block, "input", true);
-        need_template(block);
-        if (block.ok()) {
-          calls.push_back(function_call(*id, *name, ordered_member(ordered[i], "input").dump()));
-        }
-      } else {
-        refuse(block, type);
-      }
-      close(message, block);
-    }
-    OrderedJson out = {{"role", "assistant"}, {"content", nullptr}};
-    if (!text.empty() || calls.empty()) out["content"] = text;
-    if (!reasoning.empty()) out["reasoning_content"] = reasoning;
-    if (!calls.empty()) out["tool_calls"] = std::move(calls);
-    out_.push_back(std::move(out));
-  }
-
-  FieldReader& fields_;
-  const OrderedJson& ordered_;  // "messages"
-  bool templated_ = false;
-  std::size_t at_ = 0;
-  OrderedJson out_ = OrderedJson::array();
-};
-
-void read_tools(FieldReader& fields, const OrderedJson& ordered, OrderedJson& out) {
+/// Tools that Anthropic's servers run, or whose schemas only its models know, are left out by name.
+/// Whether some were.
+bool read_tools(FieldReader& fields, const OrderedJson& ordered, OrderedJson& out) {
   const Json* tools = take_objects(fields, "tools");
-  if (tools == nullptr) return;
+  if (tools == nullptr) return false;
+  bool left_out = false;
   OrderedJson list = OrderedJson::array();
   const OrderedJson& all = ordered_member(ordered, "tools");
   for (std::size_t i = 0; i < tools->size() && fields.ok(); ++i) {
     FieldReader tool(fields, (*tools)[i], "tools[" + std::to_string(i) + "]");
     const auto type = tool.string("type");
     if (type && *type != "custom") {
-      tool.fail("type", shown(*type) +
-                            " is not supported: only tools that the client runs "
-                            "(\"custom\") are");
+      leave_out(tool, *type, R"(: only tools with a schema ("custom") are)");
+      left_out = true;
+      if (tool.ok()) continue;
     }
     const auto name = required_string(tool, "name");
     take_object(tool, "input_schema", true);
@@ -205,17 +56,25 @@ void read_tools(FieldReader& fields, const OrderedJson& ordered, OrderedJson& ou
                      "input_examples"});
     if (tool.finish()) {
       fields.fail(*tool.finish());
-      return;
+      return left_out;
     }
     const OrderedJson& given = all[i];
     list.push_back(function_tool(*name, given.value("description", OrderedJson()),
                                  given["input_schema"], given.value("strict", OrderedJson())));
   }
-  out["tools"] = std::move(list);
+  if (!list.empty()) out["tools"] = std::move(list);
+  return left_out;
 }
 
-/// {"type": "auto", "any", "tool" or "none", "name", "disable_parallel_tool_use"}
-void read_tool_choice(FieldReader& fields, const Json* tools, OrderedJson& out) {
+bool has_tool(const OrderedJson& out, std::string_view name) {
+  const OrderedJson& tools = ordered_member(out, "tools");
+  return std::any_of(tools.begin(), tools.end(),
+                     [&](const OrderedJson& tool) { return tool["function"]["name"] == name; });
+}
+
+/// {"type": "auto", "any", "tool" or "none", "name", "disable_parallel_tool_use"}. `left_out`: what
+/// cannot be forced may be one of the tools that were left out.
+void read_tool_choice(FieldReader& fields, bool left_out, OrderedJson& out) {
   const Json* given = take_object(fields, "tool_choice");
   if (given == nullptr) return;
   FieldReader choice(fields, *given, "tool_choice");
@@ -225,15 +84,20 @@ void read_tool_choice(FieldReader& fields, const Json* tools, OrderedJson& out) 
   if (type == "auto" || type == "none") {
     out["tool_choice"] = *type;
   } else if (type == "any") {
-    out["tool_choice"] = "required";
+    if (left_out && !out.contains("tools")) {
+      fields.note("tool_choice");
+    } else {
+      out["tool_choice"] = "required";
+    }
   } else if (type == "tool") {
     const auto name = required_string(choice, "name");
-    bool known = false;
-    for (std::size_t i = 0; name && tools != nullptr && i < tools->size(); ++i) {
-      known = known || (*tools)[i].value("name", Json()) == *name;
+    if (name && has_tool(out, *name)) {
+      out["tool_choice"] = {{"type", "function"}, {"function", {{"name", *name}}}};
+    } else if (left_out && choice.ok()) {
+      fields.note("tool_choice");
+    } else if (choice.ok()) {
+      choice.fail("name", "must name one of 'tools'");
     }
-    if (choice.ok() && !known) choice.fail("name", "must name one of 'tools'");
-    if (name) out["tool_choice"] = {{"type", "function"}, {"function", {{"name", *name}}}};
   } else if (choice.ok()) {
     choice.fail("type", R"(must be "auto", "any", "tool" or "none")");
   }
@@ -246,7 +110,8 @@ void read_thinking(FieldReader& fields, OrderedJson& out, MessageWishes& wishes)
   if (given == nullptr) return;
   FieldReader thinking(fields, *given, "thinking");
   const auto type = thinking.string("type");
-  thinking.integer("budget_tokens", 0, kMaxCount);  // budgets are not kept to
+  const auto budget = thinking.integer("budget_tokens", 0, kMaxCount);
+  if (budget && type == "enabled") out["thinking_token_budget"] = *budget;
   const auto display = thinking.string("display");
   wishes.omit_thinking = display == "omitted";
   if (display && *display != "omitted" && *display != "summarized") {
@@ -321,8 +186,12 @@ void read_rest(FieldReader& fields, Route route, OrderedJson& out, MessageWishes
   // Baton's own, as in the OpenAI API.
   pass_fields(fields, {"seed", "min_tokens", "timeout_s", "priority", "cache_salt"}, out);
   pass_over(fields, {"metadata", "service_tier", "inference_geo", "speed"});
-  refuse_unless(fields, "container", nullptr, "nothing is run here");
-  refuse_unless(fields, "mcp_servers", Json::array(), "this server calls nobody");
+  for (const char* name : {"container", "mcp_servers"}) {
+    const Json* value = fields.take(name);
+    if (value != nullptr && !value->empty()) {
+      fields.ignore_or_fail(name, "is not supported: this server runs no tools");
+    }
+  }
 }
 
 ParseOutcome parse(std::string_view body, Route route, const RequestContext& context,
@@ -332,20 +201,21 @@ ParseOutcome parse(std::string_view body, Route route, const RequestContext& con
   const OrderedJson ordered = parse_ordered_json(body);
   Translation made;
   MessageWishes wishes;
-  FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &made.other.ignored);
+  made.other.ignored.set_strict(context.strict_fields);
+  FieldReader fields(json.value(), {}, &made.other.ignored);
   read_rest(fields, route, made.body, wishes);
-  Messages messages(fields, ordered, model);
-  made.body["messages"] = messages.read();
-  read_tools(fields, ordered, made.body);
-  read_tool_choice(fields, fields.take("tools"), made.body);
+  const bool templated = model.chat_template != nullptr;
+  made.body["messages"] = read_messages(fields, ordered, {templated, context.drop_billing_header});
+  const bool left_out = read_tools(fields, ordered, made.body);
+  read_tool_choice(fields, left_out, made.body);
   read_thinking(fields, made.body, wishes);
   read_output(fields, ordered, made.body);
   fields.take("cache_control");
-  if (fields.ok() && messages.prefilled()) {
+  if (fields.ok() && prefilled(made.body["messages"])) {
     if (made.body["messages"].back().contains("tool_calls")) {
       fields.fail("messages", "end with calls of tools, whose results must follow");
     }
-    if (model.chat_template == nullptr) {
+    if (!templated) {
       fields.fail("messages",
                   "end with one of the assistant, which needs a chat template to go on");
     }

@@ -36,11 +36,13 @@ std::string event(const std::string& name, const std::string& members) {
   return "event: " + name + "\n" + sse_event("{\"type\":\"" + name + "\"" + members + "}");
 }
 
-/// What was found in a cache is not told apart: clients add these numbers up.
-std::string usage_json(std::uint32_t input, std::uint32_t output) {
-  return "{\"input_tokens\":" + std::to_string(input) +
-         ",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":0,\"output_tokens\":" +
-         std::to_string(output) + "}";
+/// Clients add the three numbers of the prompt up: each of its tokens is in one of them. Every
+/// prompt is cached, whether the client asks for it or not, so none counts as a cache's creation.
+std::string usage_json(std::uint32_t prompt, std::uint32_t cached, std::uint32_t output) {
+  cached = std::min(cached, prompt);
+  return "{\"input_tokens\":" + std::to_string(prompt - cached) +
+         ",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":" +
+         std::to_string(cached) + ",\"output_tokens\":" + std::to_string(output) + "}";
 }
 
 struct Block {
@@ -89,11 +91,13 @@ class MessageReply : public ReplyWriter {
     parts_.emplace(grounds);
   }
 
+  void prompt_cached(std::uint32_t, std::uint32_t tokens) override { cached_ = tokens; }
+
   std::string begin(std::uint32_t, const Logprobs*) override {
     if (!stream_) return {};
     return event("message_start", ",\"message\":" + head_ +
                                       "],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":" +
-                                      usage_json(input_, 0) + "}") +
+                                      usage_json(input_, cached_, 0) + "}") +
            event("ping", "");
   }
 
@@ -107,7 +111,8 @@ class MessageReply : public ReplyWriter {
   }
 
   std::string finish(const Usage& usage) override {
-    const std::string usage_told = usage_json(usage.prompt_tokens, usage.completion_tokens);
+    const std::string usage_told =
+        usage_json(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens);
     if (stream_) {
       return event("message_delta", ",\"delta\":{" + stop_members() + "},\"usage\":" + usage_told) +
              event("message_stop", "");
@@ -180,7 +185,8 @@ class MessageReply : public ReplyWriter {
 
   MessageWishes wishes_;
   bool stream_ = false;
-  std::uint32_t input_ = 0;
+  std::uint32_t input_ = 0;   // tokens of the prompt
+  std::uint32_t cached_ = 0;  // of these, found in a prefix cache
   std::string head_;
   std::optional<ReplyParts> parts_;
   Block block_;          // the last one

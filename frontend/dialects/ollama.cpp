@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "frontend/chat/chat_template.h"
+#include "frontend/chat/message_fields.h"
 #include "frontend/dialects/common.h"
 #include "frontend/dialects/ollama_reply.h"
 #include "frontend/http/sse.h"
@@ -141,17 +142,32 @@ void read_calls(FieldReader& message, const OrderedJson& ordered, OrderedJson& o
       FieldReader function(call, *given, "function");
       const auto name = required_string(function, "name");
       function.take("index");
-      take_object(function, "arguments");
+      function.take("arguments");
+      const OrderedJson& arguments =
+          ordered_member(ordered_member(all[i], "function"), "arguments");
+      const std::string text = earlier_arguments(
+          function, "arguments",
+          arguments.is_string() ? arguments.get<std::string>() : arguments.dump());
       if (function.finish()) call.fail(*function.finish());
-      if (call.ok()) {
-        const OrderedJson& arguments =
-            ordered_member(ordered_member(all[i], "function"), "arguments");
-        out["tool_calls"].push_back(
-            function_call(id.value_or(""), *name, arguments.is_null() ? "{}" : arguments.dump()));
-      }
+      if (call.ok()) out["tool_calls"].push_back(function_call(id.value_or(""), *name, text));
     }
     if (call.finish()) message.fail(*call.finish());
   }
+}
+
+/// Those of a tool's result are left out by name, so that the conversation goes on.
+void read_images(FieldReader& message, OrderedJson& out) {
+  if (out["role"] != "tool" || message.strict()) {
+    return refuse_unless(message, "images", Json::array(), kNoImages);
+  }
+  const Json* images = message.take("images");
+  if (images == nullptr || images->empty()) return;
+  message.note("images");
+  std::string text = out["content"];
+  for (std::size_t i = 0; images->is_array() && i < images->size(); ++i) {
+    text += omitted_part("image");
+  }
+  out["content"] = std::move(text);
 }
 
 OrderedJson read_messages(FieldReader& fields, const Json& messages, const OrderedJson& ordered) {
@@ -165,7 +181,7 @@ OrderedJson read_messages(FieldReader& fields, const Json& messages, const Order
     const auto tool = message.string("tool_name");
     if (tool && one["role"] == "tool") one["name"] = *tool;
     if (const auto id = message.string("tool_call_id")) one["tool_call_id"] = *id;
-    refuse_unless(message, "images", Json::array(), kNoImages);
+    read_images(message, one);
     if (message.finish()) fields.fail(*message.finish());
     out.push_back(std::move(one));
   }
@@ -207,7 +223,8 @@ ParseOutcome parse_chat(std::string_view body, const RequestContext& context,
   if (!json.ok()) return http_error(json.status());
   const OrderedJson ordered = parse_ordered_json(body);
   Translation made;
-  FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &made.other.ignored);
+  made.other.ignored.set_strict(context.strict_fields);
+  FieldReader fields(json.value(), {}, &made.other.ignored);
   read_common(fields, ordered, model, made.body);
   read_think(fields, made.body);
   const Json* messages = take_objects(fields, "messages");
@@ -242,7 +259,8 @@ ParseOutcome parse_generate(std::string_view body, const RequestContext& context
   if (!json.ok()) return http_error(json.status());
   const OrderedJson ordered = parse_ordered_json(body);
   Translation made;
-  FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &made.other.ignored);
+  made.other.ignored.set_strict(context.strict_fields);
+  FieldReader fields(json.value(), {}, &made.other.ignored);
   read_common(fields, ordered, model, made.body);
   Asked asked;
   asked.prompt = fields.string("prompt").value_or("");

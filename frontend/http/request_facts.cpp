@@ -70,6 +70,7 @@ RequestContext request_context(const HttpRequest& request, const ReplyFacts& fac
   context.default_timeout = settings.default_timeout;
   context.max_timeout = settings.max_timeout;
   context.strict_fields = settings.strict_fields;
+  context.drop_billing_header = settings.drop_billing_header;
   context.any_model = settings.any_model;
   context.zero_bytes = settings.zero_bytes;
   context.schemas = settings.schemas;

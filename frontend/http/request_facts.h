@@ -22,7 +22,8 @@ struct IntakeSettings {
   std::uint32_t max_choices = 1;
   TimeNs default_timeout = 0;
   TimeNs max_timeout = 0;
-  bool strict_fields = false;  // this and the next two: as in RequestContext
+  bool strict_fields = false;  // this and the next three: as in RequestContext
+  bool drop_billing_header = true;
   bool any_model = false;
   bool zero_bytes = false;
   SchemaDefaults schemas;

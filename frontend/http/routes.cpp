@@ -54,6 +54,7 @@ IntakeSettings intake_settings(const RouteOptions& options, bool any_model) {
           .default_timeout = options.default_timeout,
           .max_timeout = options.max_timeout,
           .strict_fields = options.strict_fields,
+          .drop_billing_header = options.drop_billing_header,
           .any_model = any_model,
           .zero_bytes = options.zero_bytes,
           .schemas = options.schemas};

@@ -49,7 +49,8 @@ struct RouteOptions {
   std::shared_ptr<KeyBook> keys = std::make_shared<KeyBook>();
   AllowedHosts hosts;          // under which names clients may ask
   Cors cors;                   // what pages of other origins may read
-  bool strict_fields = false;  // likewise zero_bytes: as in RequestContext
+  bool strict_fields = false;  // likewise zero_bytes and drop_billing_header: as in RequestContext
+  bool drop_billing_header = true;
   bool zero_bytes = false;
   SchemaDefaults schemas;
   std::size_t max_body_bytes = 4U << 20U;  // of a body once it is decompressed

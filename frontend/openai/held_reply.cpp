@@ -5,6 +5,7 @@
 
 #include "frontend/chat/chat_template.h"
 #include "frontend/chat/forced_calls.h"
+#include "frontend/chat/many_tools.h"
 #include "frontend/chat/reasoning_tag.h"
 #include "frontend/chat/reply_marks.h"
 #include "frontend/chat/strict_calls.h"
@@ -69,6 +70,11 @@ Result<std::string> hold_reply(const HeldReply& held, const ServedModel& model, 
     if (!forced.ok()) return forced.status();
     begun = std::move(forced.value().begun);
     sampling.grammar = std::move(forced.value().grammar);
+    if (sampling.grammar.size() > SamplingParams::kMaxGrammarBytes && !held.forced.strict) {
+      sampling.grammar = names_only(sampling.grammar);
+      request.headers.emplace_back(kUnenforcedHeader,
+                                   "parameters of tools (their grammar is too large)");
+    }
   }
   if (!hold_strict_calls(held, model, parser, request) &&
       sampling.grammar_kind != GrammarKind::none) {

@@ -280,6 +280,8 @@ ParseOutcome finish_request(Status status, OpenAiRoute route, const RequestConte
   std::string field = route == OpenAiRoute::chat ? "messages" : "prompt";
   if (status.ok()) status = settle_prompts(context, model, asked, &field);
   if (!status.ok()) return http_error(status, http_status(status.code()) == 400 ? field : "");
+  SamplingParams& sampling = request.sampling;
+  if (sampling.reasoning_budget >= sampling.max_tokens) sampling.reasoning_close = kNoToken;
   auto& ids = request.sampling.stop_ids;
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
@@ -316,6 +318,7 @@ class TemplatedChat : public PendingChat {
       tools_ = std::make_shared<ToolParameters>(tool_parameters(asked_.conversation.tools));
     }
     forced_ = std::move(asked_.conversation.forced);
+    budget_ = asked_.conversation.reasoning_budget;
     asked_.named_call = !forced_.name.empty();
     asked_.one_call = !forced_.several;
     asked_.conversation = {};
@@ -334,6 +337,7 @@ class TemplatedChat : public PendingChat {
                                     *asked_.parser, asked_.request);
       if (!begun.ok()) return http_error(begun.status(), asked_.request.grammar_field);
       text += begun.value();
+      hold_to_budget(format);
       status = take_chat_prompt(format.tokenise(text, *model.tokenizer, tokenise_limit(context_)),
                                 context_, asked_);
       asked_.request.shown_specials = format.shown_specials(*model.tokenizer, with_calls_);
@@ -342,9 +346,21 @@ class TemplatedChat : public PendingChat {
   }
 
  private:
+  /// Its tokens count from where the reasoning begins: in the prompt, or with the reply.
+  void hold_to_budget(const ChatTemplate& format) {
+    SamplingParams& sampling = asked_.request.sampling;
+    const bool begun = asked_.parser->reasoning();
+    const bool may_begin = asked_.parser->may_reason() && format.reasoning_open() != kNoToken;
+    if (!budget_ || sampling.beams() || !(begun || may_begin)) return;
+    sampling.reasoning_budget = *budget_;
+    sampling.reasoning_open = begun ? kNoToken : format.reasoning_open();
+    sampling.reasoning_close = format.reasoning_close();
+  }
+
   Asked asked_;
   RequestContext context_;
   ForcedChoice forced_;
+  std::optional<std::uint32_t> budget_;  // of the reasoning
   std::string request_;
   bool with_calls_ = false;
   std::shared_ptr<const ToolParameters> tools_;  // what replies may call
@@ -370,7 +386,8 @@ ParseOutcome parse(std::string_view body, OpenAiRoute route, const RequestContex
   Asked asked;
   asked.ignored = std::move(other.ignored);
   asked.other = std::move(other);
-  FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &asked.ignored);
+  asked.ignored.set_strict(context.strict_fields);
+  FieldReader fields(json.value(), {}, &asked.ignored);
   read_common(fields, body, route, context, model, asked);
   if (chat) {
     read_conversation(fields, body, model, asked.conversation);

@@ -1,11 +1,12 @@
 #include "frontend/openai/responses_api.h"
 
-#include <array>
+#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "frontend/chat/chat_template.h"
 #include "frontend/openai/request_fields.h"
+#include "frontend/openai/responses_input.h"
 #include "frontend/openai/responses_reply.h"
 #include "frontend/openai/translation.h"
 
@@ -31,167 +32,22 @@ void refuse_others(FieldReader& fields, const std::string& name, const Json& onl
   if (value != nullptr && *value != only) fields.fail(name, why);
 }
 
-/// "instructions" and "input" as messages of a chat.
-class Input {
- public:
-  Input(FieldReader& fields, const ServedModel& model)
-      : fields_(fields), templated_(model.chat_template != nullptr) {}
-
-  OrderedJson read() {
-    if (const auto instructions = fields_.string("instructions")) {
-      out_.push_back({{"role", "system"}, {"content", *instructions}});
-    }
-    const Json* input = fields_.take("input");
-    if (input == nullptr) {
-      fields_.fail("input", "is missing");
-    } else if (input->is_string()) {
-      out_.push_back({{"role", "user"}, {"content", *input}});
-    } else if (const Json* items = take_objects(fields_, "input")) {
-      if (items->empty()) fields_.fail("input", "must not be empty");
-      for (std::size_t i = 0; i < items->size() && fields_.ok(); ++i) {
-        FieldReader item(fields_, (*items)[i], "input[" + std::to_string(i) + "]");
-        read_item(item);
-        pass_over(item, {"id", "status", "phase"});
-        if (item.finish()) fields_.fail(*item.finish());
-      }
-      say_pending();
-    }
-    return std::move(out_);
-  }
-
- private:
-  void read_item(FieldReader& item) {
-    const auto type = item.string("type");
-    if (!item.ok()) return;
-    if (!type || type == "message") return read_message(item);
-    if (!templated_ && (type == "function_call" || type == "function_call_output")) {
-      item.fail("type", "is not supported: this model's chat format knows no tools");
-      return;
-    }
-    if (type == "function_call") return read_call(item);
-    if (type == "function_call_output") return read_output(item);
-    if (type == "reasoning") return read_reasoning(item);
-    item.fail("type", type == "item_reference"
-                          ? "is not supported: this server keeps no items; send them whole"
-                          : shown(*type) +
-                                " is not supported; only message, function_call, "
-                                "function_call_output and reasoning are");
-  }
-
-  void read_message(FieldReader& item) {
-    const auto role = item.string("role");
-    const Json* content = item.take("content");
-    if (!role || content == nullptr) {
-      item.fail(role ? "content" : "role", "is missing");
-      return;
-    }
-    const std::string text = texts(item, "content", *content);
-    if (*role == "assistant") {
-      if (pending_.contains("content") || pending_.contains("tool_calls")) say_pending();
-      pending_["content"] = text;
-      return;
-    }
-    if (*role != "user" && *role != "system" && *role != "developer") {
-      item.fail("role", "must be user, assistant, system or developer, not " + shown(*role));
-      return;
-    }
-    say_pending();
-    out_.push_back({{"role", *role}, {"content", text}});
-  }
-
-  /// A string, or parts of text.
-  static std::string texts(FieldReader& owner, const std::string& name, const Json& value) {
-    static constexpr std::array kTexts{"input_text", "output_text", "text", "summary_text",
-                                       "reasoning_text"};
-    if (value.is_string()) return value.get<std::string>();
-    std::string text;
-    const Json* parts = take_objects(owner, name);
-    for (std::size_t i = 0; parts != nullptr && i < parts->size() && owner.ok(); ++i) {
-      FieldReader part(owner, (*parts)[i], name + "[" + std::to_string(i) + "]");
-      const auto type = part.string("type");
-      const bool refusal = type == "refusal";
-      bool known = refusal;
-      for (const char* one : kTexts) known = known || (type && *type == one);
-      if (part.ok() && !known) {
-        part.fail("type", type ? shown(*type) + " is not supported; this model reads only text"
-                               : std::string("is missing"));
-      }
-      const char* field = refusal ? "refusal" : "text";
-      const auto piece = part.string(field);
-      if (part.ok() && !piece) part.fail(field, "is missing");
-      pass_over(part, {"annotations", "logprobs", "parsed"});  // of replies that are sent back
-      if (part.finish()) owner.fail(*part.finish());
-      text += piece.value_or("");
-    }
-    return text;
-  }
-
-  /// Calls that follow one another, a message and a reasoning are one turn of the assistant.
-  void read_call(FieldReader& item) {
-    const auto id = item.string("call_id");
-    const auto name = item.string("name");
-    const auto arguments = item.string("arguments");
-    item.take("parsed_arguments");  // the client's parse() adds it
-    for (const auto& [field, value] :
-         {std::pair{"call_id", id}, std::pair{"name", name}, std::pair{"arguments", arguments}}) {
-      if (item.ok() && !value) item.fail(field, "is missing");
-    }
-    if (!item.ok()) return;
-    if (!parse_json_object(arguments->empty() ? "{}" : *arguments).ok()) {
-      item.fail("arguments", "must be a string that holds a JSON object");
-    }
-    pending_["tool_calls"].push_back(function_call(*id, *name, *arguments));
-  }
-
-  void read_output(FieldReader& item) {
-    const auto id = item.string("call_id");
-    const Json* output = item.take("output");
-    if (!id || output == nullptr) {
-      item.fail(id ? "output" : "call_id", "is missing");
-      return;
-    }
-    say_pending();
-    out_.push_back(
-        {{"role", "tool"}, {"tool_call_id", *id}, {"content", texts(item, "output", *output)}});
-  }
-
-  void read_reasoning(FieldReader& item) {
-    item.take("encrypted_content");  // nobody can read it
-    std::string text;
-    for (const char* field : {"content", "summary"}) {
-      const Json* given = item.take(field);
-      if (given != nullptr && text.empty()) text = texts(item, field, *given);
-    }
-    if (pending_.contains("content") || pending_.contains("tool_calls")) say_pending();
-    if (!text.empty()) pending_["reasoning_content"] = text;
-  }
-
-  void say_pending() {
-    if (pending_.empty()) return;
-    OrderedJson message = {{"role", "assistant"}, {"content", nullptr}};
-    if (!pending_.contains("tool_calls")) message["content"] = "";
-    message.update(pending_);
-    out_.push_back(std::move(message));
-    pending_ = OrderedJson::object();
-  }
-
-  FieldReader& fields_;
-  bool templated_ = false;
-  OrderedJson out_ = OrderedJson::array();
-  OrderedJson pending_ = OrderedJson::object();
-};
-
-void read_tools(FieldReader& fields, const OrderedJson& ordered, OrderedJson& out) {
+/// Tools that OpenAI's servers run, and those that are no functions, are left out by name. Whether
+/// some were.
+bool read_tools(FieldReader& fields, const OrderedJson& ordered, OrderedJson& out) {
   const Json* tools = take_objects(fields, "tools");
-  if (tools == nullptr) return;
+  if (tools == nullptr) return false;
+  bool left_out = false;
   OrderedJson list = OrderedJson::array();
   const OrderedJson& all = ordered_member(ordered, "tools");
   for (std::size_t i = 0; i < tools->size() && fields.ok(); ++i) {
     FieldReader tool(fields, (*tools)[i], "tools[" + std::to_string(i) + "]");
     const auto type = tool.string("type");
-    if (tool.ok() && type != "function") {
-      tool.fail("type", type ? shown(*type) + " is not supported; only \"function\" is"
-                             : std::string("is missing"));
+    if (tool.ok() && !type) tool.fail("type", "is missing");
+    if (tool.ok() && *type != "function") {
+      leave_out(tool, *type, "; only \"function\" is");
+      left_out = true;
+      if (tool.ok()) continue;
     }
     const auto name = tool.string("name");
     if (tool.ok() && !name) tool.fail("name", "is missing");
@@ -200,32 +56,50 @@ void read_tools(FieldReader& fields, const OrderedJson& ordered, OrderedJson& ou
     take_object(tool, "parameters");
     if (tool.finish()) {
       fields.fail(*tool.finish());
-      return;
+      return left_out;
     }
     const auto given = [&](const char* field) { return ordered_member(all[i], field); };
     list.push_back(
         function_tool(*name, given("description"), given("parameters"), given("strict")));
   }
-  out["tools"] = std::move(list);
+  if (!list.empty()) out["tools"] = std::move(list);
+  return left_out;
 }
 
-/// "none", "auto", "required", or {"type": "function", "name"}
-void read_tool_choice(FieldReader& fields, OrderedJson& out) {
+bool has_tool(const OrderedJson& out, std::string_view name) {
+  const OrderedJson& tools = ordered_member(out, "tools");
+  return std::any_of(tools.begin(), tools.end(),
+                     [&](const OrderedJson& tool) { return tool["function"]["name"] == name; });
+}
+
+/// "none", "auto", "required", or {"type": "function", "name"}. `left_out`: what cannot be forced
+/// may be one of the tools that were left out.
+void read_tool_choice(FieldReader& fields, bool left_out, OrderedJson& out) {
   const Json* choice = fields.take("tool_choice");
   if (choice == nullptr) return;
   if (!choice->is_object()) {
-    out["tool_choice"] = *choice;
+    if (left_out && *choice == "required" && !out.contains("tools")) {
+      fields.note("tool_choice");
+    } else {
+      out["tool_choice"] = *choice;
+    }
     return;
   }
   FieldReader named(fields, *choice, "tool_choice");
   const auto type = named.string("type");
-  const auto name = named.string("name");
-  if (named.ok() && type != "function") {
-    named.fail("type", type ? shown(*type) + " is not supported; only \"function\" is"
-                            : std::string("is missing"));
+  if (named.ok() && !type) named.fail("type", "is missing");
+  if (named.ok() && *type != "function") {
+    leave_out(named, *type, "; only \"function\" is");
+    if (!named.ok()) fields.fail(*named.finish());
+    return;
   }
+  const auto name = named.string("name");
   if (named.ok() && !name) named.fail("name", "is missing");
-  if (name) out["tool_choice"] = {{"type", "function"}, {"function", {{"name", *name}}}};
+  if (name && left_out && !has_tool(out, *name)) {
+    fields.note("tool_choice");
+  } else if (name) {
+    out["tool_choice"] = {{"type", "function"}, {"function", {{"name", *name}}}};
+  }
   if (named.finish()) fields.fail(*named.finish());
 }
 
@@ -267,8 +141,9 @@ void read_reasoning(FieldReader& fields, OrderedJson& out) {
   if (reasoning.finish()) fields.fail(*reasoning.finish());
 }
 
-/// What asks for what is kept here, or done here, between requests.
-void refuse_state(FieldReader& fields) {
+/// What asks for what is kept here, or done here, between requests. Whether "include" asks for
+/// reasoning that can be sent back.
+bool refuse_state(FieldReader& fields) {
   const std::string stateless =
       "is not supported: this server keeps no responses; send the whole "
       "conversation as 'input'";
@@ -280,12 +155,15 @@ void refuse_state(FieldReader& fields) {
                 "is not supported; only \"disabled\" is accepted");
   refuse_others(fields, "top_logprobs", 0,
                 "is not supported here; /v1/chat/completions tells them");
+  bool packed = false;
   const Json* include = fields.take("include");
   for (std::size_t i = 0; include != nullptr && include->is_array() && i < include->size(); ++i) {
     if ((*include)[i] == "message.output_text.logprobs") {
       fields.fail("include", "cannot hold log probabilities; /v1/chat/completions tells them");
     }
+    packed = packed || (*include)[i] == "reasoning.encrypted_content";
   }
+  return packed;
 }
 
 /// Members of a response that say what was asked for.
@@ -323,11 +201,12 @@ ParseOutcome parse_response(std::string_view body, const RequestContext& context
   if (!json.ok()) return http_error(json.status());
   const OrderedJson ordered = parse_ordered_json(body);
   Translation made;
-  FieldReader fields(json.value(), {}, context.strict_fields ? nullptr : &made.other.ignored);
-  responses::refuse_state(fields);
-  made.body["messages"] = responses::Input(fields, model).read();
-  responses::read_tools(fields, ordered, made.body);
-  responses::read_tool_choice(fields, made.body);
+  made.other.ignored.set_strict(context.strict_fields);
+  FieldReader fields(json.value(), {}, &made.other.ignored);
+  const bool packed = responses::refuse_state(fields);
+  made.body["messages"] = responses::read_input(fields, model.chat_template != nullptr);
+  const bool left_out = responses::read_tools(fields, ordered, made.body);
+  responses::read_tool_choice(fields, left_out, made.body);
   responses::read_text(fields, ordered, made.body);
   responses::read_reasoning(fields, made.body);
   if (const auto most = fields.integer("max_output_tokens", 1, kMaxCount)) {
@@ -342,8 +221,8 @@ ParseOutcome parse_response(std::string_view body, const RequestContext& context
              "prompt_cache_retention", "prompt_cache_options", "max_tool_calls", "stream_options"});
   if (const auto& error = fields.finish()) return field_error(*error);
   made.names = responses::field_names();
-  made.other.make_reply = [echo = responses::echo_of(ordered)](ReplyGrounds grounds) {
-    return responses_reply(std::move(grounds), echo);
+  made.other.make_reply = [echo = responses::echo_of(ordered), packed](ReplyGrounds grounds) {
+    return responses_reply(std::move(grounds), echo, packed);
   };
   return parse_translated(std::move(made), context, model);
 }

@@ -5,6 +5,7 @@
 
 #include "frontend/http/http_error.h"
 #include "frontend/http/sse.h"
+#include "frontend/openai/responses_input.h"
 
 namespace baton {
 namespace responses {
@@ -28,8 +29,9 @@ std::string part_json(const Item& item, std::string_view text) {
          ",\"annotations\":[],\"logprobs\":[]}";
 }
 
-/// `begun`: as it is told first, without what it holds.
-std::string item_json(const Item& item, const char* status, bool begun) {
+/// `begun`: as it is told first, without what it holds. `packed`: a reasoning can be sent back as
+/// its "encrypted_content".
+std::string item_json(const Item& item, const char* status, bool begun, bool packed) {
   const std::string head = "{\"id\":" + json_string(item.id) + ",\"type\":";
   const std::string state = std::string(",\"status\":\"") + status + "\"";
   if (item.kind == Kind::call) {
@@ -38,8 +40,11 @@ std::string item_json(const Item& item, const char* status, bool begun) {
            ",\"arguments\":" + json_string(begun ? "" : item.text) + "}";
   }
   const std::string content = ",\"content\":[" + (begun ? "" : part_json(item, item.text)) + "]}";
-  if (item.kind == Kind::reasoning)
-    return head + "\"reasoning\"" + state + ",\"summary\":[]" + content;
+  if (item.kind == Kind::reasoning) {
+    const std::string text = begun ? "" : packed_reasoning(item.text);
+    return head + "\"reasoning\"" + state + ",\"summary\":[]" +
+           (packed ? ",\"encrypted_content\":" + json_string(text) : "") + content;
+  }
   return head + "\"message\"" + state + ",\"role\":\"assistant\"" + content;
 }
 
@@ -55,8 +60,12 @@ std::string usage_json(const Usage& usage) {
 
 class ResponseReply : public ReplyWriter {
  public:
-  ResponseReply(ReplyGrounds grounds, std::string echo)
-      : id_(grounds.id), stream_(grounds.stream), parts_(grounds), echo_(std::move(echo)) {
+  ResponseReply(ReplyGrounds grounds, std::string echo, bool packed)
+      : id_(grounds.id),
+        stream_(grounds.stream),
+        packed_(packed),
+        parts_(grounds),
+        echo_(std::move(echo)) {
     head_ = "{\"id\":" + json_string("resp_" + id_) +
             ",\"object\":\"response\",\"created_at\":" + std::to_string(grounds.created) +
             ",\"model\":" + json_string(grounds.model);
@@ -121,7 +130,7 @@ class ResponseReply : public ReplyWriter {
   std::string content_place() const { return place() + ",\"content_index\":0"; }
   std::string item_event(const char* type, const char* status, bool begun) {
     return event(type, ",\"output_index\":" + std::to_string(index_) +
-                           ",\"item\":" + item_json(item_, status, begun));
+                           ",\"item\":" + item_json(item_, status, begun, packed_));
   }
 
   std::string take(const std::vector<ReplyPart>& parts) {
@@ -174,7 +183,7 @@ class ResponseReply : public ReplyWriter {
   std::string close_item(const char* status) {
     if (!open_) return {};
     open_ = false;
-    output_ += (output_.empty() ? "" : ",") + item_json(item_, status, false);
+    output_ += (output_.empty() ? "" : ",") + item_json(item_, status, false, packed_);
     std::string events;
     if (stream_) {
       events = done_events();
@@ -201,6 +210,7 @@ class ResponseReply : public ReplyWriter {
 
   std::string id_;
   bool stream_ = false;
+  bool packed_ = false;
   ReplyParts parts_;
   std::string head_;
   std::string echo_;
@@ -215,8 +225,8 @@ class ResponseReply : public ReplyWriter {
 }  // namespace
 }  // namespace responses
 
-std::unique_ptr<ReplyWriter> responses_reply(ReplyGrounds grounds, std::string echo) {
-  return std::make_unique<responses::ResponseReply>(std::move(grounds), std::move(echo));
+std::unique_ptr<ReplyWriter> responses_reply(ReplyGrounds grounds, std::string echo, bool packed) {
+  return std::make_unique<responses::ResponseReply>(std::move(grounds), std::move(echo), packed);
 }
 
 }  // namespace baton

@@ -10,7 +10,8 @@
 
 namespace baton {
 
-/// `echo`: the members of the response that repeat the request, ",..." without braces.
-std::unique_ptr<ReplyWriter> responses_reply(ReplyGrounds grounds, std::string echo);
+/// `echo`: the members of the response that repeat the request, ",..." without braces. `packed`:
+/// reasoning items have "encrypted_content" (responses_input.h).
+std::unique_ptr<ReplyWriter> responses_reply(ReplyGrounds grounds, std::string echo, bool packed);
 
 }  // namespace baton

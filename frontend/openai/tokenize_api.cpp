@@ -43,7 +43,7 @@ ParseOutcome answer(const std::vector<Token>& ids, const Wanted& wanted, const S
                 .headers = wanted.headers};
 }
 
-std::size_t characters(std::string_view text) {
+std::size_t character_count(std::string_view text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
   }));
@@ -57,7 +57,7 @@ std::string placed_tokens(const std::vector<Token>& ids, const Tokenizer& tokeni
   std::size_t start = 0;
   for (const Token id : ids) {
     const std::string_view text = stream.feed(std::span(&id, 1)).text;
-    const std::size_t stop = start + characters(text);
+    const std::size_t stop = start + character_count(text);
     list += (list.empty() ? "{\"id\":" : ",{\"id\":") + std::to_string(id) +
             ",\"text\":" + json_string(text) + ",\"start\":" + std::to_string(start) +
             ",\"stop\":" + std::to_string(stop) + "}";

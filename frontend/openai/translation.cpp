@@ -107,6 +107,11 @@ const OrderedJson& ordered_member(const OrderedJson& object, const std::string& 
   return found == object.end() ? kNone : *found;
 }
 
+void leave_out(FieldReader& object, std::string_view type, const std::string& why) {
+  if (object.strict()) return object.fail("type", shown(type) + " is not supported" + why);
+  object.note(std::string(type));
+}
+
 void pass_over(FieldReader& fields, std::initializer_list<const char*> names) {
   for (const char* name : names) fields.take(name);
 }

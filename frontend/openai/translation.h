@@ -48,6 +48,10 @@ void pass_fields(FieldReader& fields, std::initializer_list<const char*> names, 
 /// loop over something else of the client's.
 const OrderedJson& ordered_member(const OrderedJson& object, const std::string& name);
 
+/// Leaves out an object of a type that this server cannot do anything with: it is named
+/// "tools[].TYPE". Of a strict reader, `object` has an error then.
+void leave_out(FieldReader& object, std::string_view type, const std::string& why);
+
 /// Takes fields that do nothing, whatever they hold.
 void pass_over(FieldReader& fields, std::initializer_list<const char*> names);
 

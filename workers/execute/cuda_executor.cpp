@@ -41,7 +41,7 @@ constexpr int kMaxSamplingThreads = 8;
 
 /// Lists that find no room send a row to the host.
 bool may_need_host(const BatchRow& row) {
-  return GpuStepPacker::needs_host(row) || (row.samples() && row.sampling->holds_next_step());
+  return GpuStepPacker::needs_host(row) || row.holds_next_step();
 }
 
 /// The longest prompt whose chunks gather their keys: the longest that is served, unless a layer's

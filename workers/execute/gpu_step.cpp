@@ -348,7 +348,7 @@ std::size_t GpuStepPacker::pack_samples(const RunStep& step, bool keeps_logits,
         skip(s);
       } else if (late || needs_host(row) || !draw_on_device(row, line, area, s)) {
         // A step behind may have been promised this token in device memory.
-        packed.too_large = packed.too_large || !(row.ranks || row.sampling->holds_next_step());
+        packed.too_large = packed.too_large || !(row.ranks || row.holds_next_step());
         on_host_[i] = true;
         host_lines_.push_back(line);
         skip(s);

@@ -271,6 +271,9 @@ std::string SequenceTable::sampler_problem(const SamplingParams& p) const {
              std::to_string(limits_.vocab_size);
     }
   }
+  if (p.reasoning_close >= 0 && outside(p.reasoning_close)) {
+    return "the end of the reasoning is outside the vocabulary";
+  }
   for (const std::vector<Token>& word : p.bad_words) {
     if (word.empty()) return "a bad word has no tokens";
     if (outside(word.back())) return "a bad word ends outside the vocabulary";
@@ -491,11 +494,11 @@ void SequenceTable::add_row(WorkerSequence& s, std::uint32_t n_tokens, LogitsWan
   row.sampling = &s.sampling;
   row.n_prompt = s.n_prompt;
   row.ranks = logits == LogitsWanted::last && s.sampling.beams();
-  if ((row.samples() || row.ranks) && s.sampling.needs_history()) {
+  row.n_generated = static_cast<std::uint32_t>(s.tokens.size()) - s.n_prompt;
+  if ((row.samples() || row.ranks) && row.needs_history()) {
     row.history = s.tokens;
     step.run.histories.insert(step.run.histories.end(), s.tokens.begin(), s.tokens.end());
   }
-  row.n_generated = static_cast<std::uint32_t>(s.tokens.size()) - s.n_prompt;
   row.decode = decode;
   if (end == s.tokens.size()) row.from_row = s.pending_row;
   step.run.tokens.insert(step.run.tokens.end(), row.tokens.begin(), row.tokens.end());

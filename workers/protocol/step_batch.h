@@ -14,9 +14,6 @@
 
 namespace baton {
 
-/// No token: the row asked for none, or it failed.
-constexpr Token kNoToken = -1;
-
 /// The next `blocks` entries of a sequence's table are in that pool, and only read.
 struct TablePart {
   AllocationId allocation = 0;
@@ -43,8 +40,8 @@ struct BatchRow {
   std::span<const TablePart> before;
   LogitsWanted logits = LogitsWanted::none;
   const SamplingParams* sampling = nullptr;
-  /// Prompt and generated tokens up to the one to come, if sampling->needs_history(); the first
-  /// n_prompt of them are the prompt.
+  /// Prompt and generated tokens up to the one to come, if needs_history(); the first n_prompt of
+  /// them are the prompt.
   std::span<const Token> history;
   std::uint32_t n_prompt = 0;
   Token next =
@@ -64,6 +61,15 @@ struct BatchRow {
   /// What logits would be made of is wanted instead of them.
   bool wants_hidden() const {
     return logits == LogitsWanted::last && sampling->pooling == Pooling::last_hidden;
+  }
+  /// The draw depends on the tokens before it.
+  bool needs_history() const {
+    return sampling->needs_history() || sampling->reasoning_ends_at(n_generated);
+  }
+  /// The host must know the token that is drawn here before the next step can begin.
+  bool holds_next_step() const {
+    return samples() && (sampling->holds_next_step() ||
+                         sampling->reasoning_ends_at(std::uint64_t{n_generated} + 1));
   }
   /// A token is drawn after the last of `tokens`.
   bool samples() const {
@@ -100,11 +106,10 @@ struct RunStep {
     histories.clear();
     waits.clear();
   }
-  /// The next step cannot begin before this one has ended (SamplingParams::holds_next_step()).
+  /// The next step cannot begin before this one has ended.
   bool holds_next_step() const {
-    return std::any_of(rows.begin(), rows.end(), [](const BatchRow& row) {
-      return row.samples() && row.sampling->holds_next_step();
-    });
+    return std::any_of(rows.begin(), rows.end(),
+                       [](const BatchRow& row) { return row.holds_next_step(); });
   }
 };
 

@@ -9,7 +9,7 @@
 //
 // A plan is applied when its step starts, never on arrival: its decode rows take the tokens that
 // the step before sampled. The core runs as many steps at a time as the device takes
-// (steps_at_once), one where the host must know a token first (SamplingParams::holds_next_step()),
+// (steps_at_once), one where the host must know a token first (BatchRow::holds_next_step()),
 // and keeps a bounded number of plans and pulls.
 #pragma once
 

@@ -43,6 +43,10 @@ bool GpuEdits::write(const BatchRow& row, WordArea& area, cuda::SampleRow& sampl
   static const Sequence kNone;
   const Sequence& known = penalised(p) || !p.bias_tokens.empty() ? remember(row) : kNone;
   find_masked(row, may_stop);
+  const std::span<const Token> output =
+      row.history.subspan(std::min<std::size_t>(row.n_prompt, row.history.size()));
+  const Token forced = p.reasoning_ends_at(row.n_generated) ? p.forced_token(output) : kNoToken;
+  if (forced >= 0) return write_forced(forced, area, sample);
   const std::size_t mask_words = p.allowed_tokens.empty() ? 0 : (vocab_ + 31U) / 32U;
   const std::size_t words =
       words_of(known.seen) + words_of(known.biases) + masked_.size() + mask_words;
@@ -52,12 +56,22 @@ bool GpuEdits::write(const BatchRow& row, WordArea& area, cuda::SampleRow& sampl
   put(masked_, area, sample.first_masked, sample.n_masked);
   if (mask_words > 0) {
     sample.allowed = static_cast<std::int32_t>(area.used);
-    write_allowed(row, area.words + area.used);
+    write_mask(p.allowed_tokens, area.words + area.used);
     area.used += mask_words;
   }
   sample.repetition_penalty = p.repetition_penalty;
   sample.frequency_penalty = p.frequency_penalty;
   sample.presence_penalty = p.presence_penalty;
+  return true;
+}
+
+/// Nothing but `forced` may be drawn, whatever else the request asks for.
+bool GpuEdits::write_forced(Token forced, WordArea& area, cuda::SampleRow& sample) const {
+  const std::size_t words = (vocab_ + 31U) / 32U;
+  if (words > area.capacity - area.used) return false;
+  sample.allowed = static_cast<std::int32_t>(area.used);
+  write_mask({&forced, 1}, area.words + area.used);
+  area.used += words;
   return true;
 }
 
@@ -147,9 +161,9 @@ void GpuEdits::find_masked(const BatchRow& row, bool may_stop) {
   }
 }
 
-void GpuEdits::write_allowed(const BatchRow& row, std::int32_t* mask) const {
+void GpuEdits::write_mask(std::span<const Token> allowed, std::int32_t* mask) const {
   std::fill(mask, mask + (vocab_ + 31U) / 32U, 0);
-  for (const Token token : row.sampling->allowed_tokens) {
+  for (const Token token : allowed) {
     if (token < 0 || static_cast<std::uint32_t>(token) >= vocab_) continue;
     const auto at = static_cast<std::uint32_t>(token);
     mask[at / 32] =

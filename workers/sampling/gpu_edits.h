@@ -48,7 +48,8 @@ class GpuEdits {
   static void count(Sequence& sequence, const BatchRow& row);
   static void sort_biases(Sequence& sequence, const SamplingParams& params);
   void find_masked(const BatchRow& row, bool may_stop);
-  void write_allowed(const BatchRow& row, std::int32_t* mask) const;
+  bool write_forced(Token forced, WordArea& area, cuda::SampleRow& sample) const;
+  void write_mask(std::span<const Token> allowed, std::int32_t* mask) const;
 
   const std::uint32_t vocab_;
   std::unordered_map<std::uint64_t, Sequence> sequences_;

@@ -19,10 +19,14 @@ void LogitEdits::apply(std::span<float> logits, const SamplingParams& params,
                        std::uint32_t n_prompt) {
   changed_.clear();
   row_.clear();
+  const auto output = history.subspan(std::min<std::size_t>(n_prompt, history.size()));
+  if (params.reasoning_ends_at(n_generated)) {
+    const Token forced = params.forced_token(output);
+    if (forced >= 0) return keep_only(logits, {&forced, 1});
+  }
   if (!params.allowed_tokens.empty()) keep_only(logits, params.allowed_tokens);
   if (!params.bad_words.empty()) {
-    mask_bad_words(logits, params.bad_words,
-                   history.subspan(std::min<std::size_t>(n_prompt, history.size())));
+    mask_bad_words(logits, params.bad_words, output);
   }
   if (n_generated < params.min_tokens) {
     for (const Token id : params.stop_ids) set(logits, id, kMasked);

@@ -17,15 +17,16 @@ constexpr const char* kNothingToDraw =
 
 /// Edits one row in place and puts it back afterwards. Keeps scratch memory: one instance a thread.
 ///
-/// Order: allowed_tokens; bad_words; stop ids below min_tokens; logit_bias; repetition, frequency
-/// and presence penalty. The order and the formulas are those of vLLM's sampler: repetition divides
-/// a positive logit and multiplies a negative one (CTRL, https://arxiv.org/abs/1909.05858), for
-/// every token of prompt and output; the other two count the output alone (OpenAI's API reference).
-/// A bad word is looked for in the output alone.
+/// Order: the end of a reasoning whose budget is used, and then nothing else; allowed_tokens;
+/// bad_words; stop ids below min_tokens; logit_bias; repetition, frequency and presence penalty.
+/// The order and the formulas are those of vLLM's sampler: repetition divides a positive logit and
+/// multiplies a negative one (CTRL, https://arxiv.org/abs/1909.05858), for every token of prompt
+/// and output; the other two count the output alone (OpenAI's API reference). A bad word is looked
+/// for in the output alone.
 class LogitEdits {
  public:
-  /// `history`: prompt and output, as BatchRow has it; may be empty unless params.needs_history().
-  /// Token ids outside of the row are passed over.
+  /// `history`: prompt and output, as BatchRow has it; may be empty unless it is needed
+  /// (BatchRow::needs_history()). Token ids outside of the row are passed over.
   void apply(std::span<float> logits, const SamplingParams& params, std::uint32_t n_generated,
              std::span<const Token> history, std::uint32_t n_prompt);
   /// The row of the last apply() gets its values back.

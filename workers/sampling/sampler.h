@@ -19,7 +19,7 @@ struct SampleKey {
   std::uint32_t n_generated = 0;  // index of the token to be drawn, among the generated ones
 };
 
-/// The tokens so far, for parameters that look at them (SamplingParams::needs_history()).
+/// The tokens so far, for parameters that look at them (BatchRow::needs_history()).
 struct SampleHistory {
   std::span<const Token> tokens;  // prompt and output
   std::uint32_t n_prompt = 0;     // so many of them are the prompt
@@ -28,10 +28,11 @@ struct SampleHistory {
 /// Draws tokens. The result follows from (logits, params, key) alone, in the same way on every CPU
 /// that gives the same logits. Keeps scratch memory, hence one instance a thread.
 ///
-/// Order: LogitEdits (masks, bias, penalties); temperature; top_k; top_p over what top_k left;
-/// min_p, which drops what is lighter than min_p times the heaviest; typical_p over what these left
-/// (Meister et al., https://arxiv.org/abs/2202.00666). It is the order of transformers' logits
-/// warpers. Equal logits rank by id, the lowest first: greedy takes it, top_k and top_p keep it.
+/// Order: the end of a reasoning whose budget is used, whatever follows; LogitEdits (masks, bias,
+/// penalties); temperature; top_k; top_p over what top_k left; min_p, which drops what is lighter
+/// than min_p times the heaviest; typical_p over what these left (Meister et al.,
+/// https://arxiv.org/abs/2202.00666). It is the order of transformers' logits warpers. Equal logits
+/// rank by id, the lowest first: greedy takes it, top_k and top_p keep it.
 class Sampler {
  public:
   explicit Sampler(cpu::Isa isa = cpu::Isa::best) : kernels_(cpu::kernels(isa)) {}

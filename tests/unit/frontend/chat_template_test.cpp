@@ -12,6 +12,7 @@
 #include "frontend/chat/reply_parser.h"
 #include "frontend/chat/template_process.h"
 #include "frontend/openai/openai_api.h"
+#include "templated_model.h"
 #include "tests/support/temp_dir.h"
 
 namespace baton::testing {
@@ -24,66 +25,11 @@ std::string goldens_folder() {
   const char* other = std::getenv("BATON_CHAT_TEMPLATES");
   return other != nullptr ? other : "tests/golden/chat_templates/";
 }
-constexpr const char* kConfig = R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>"})";
-
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw std::runtime_error("cannot read " + path);
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
-
-/// A model with one template and its renderer.
-class Templated {
- public:
-  /// `tokenizer`: a folder of tests/golden/tokenizers instead of the tiny model's.
-  explicit Templated(const std::string& text, const std::string& tokenizer = {}) {
-    const ModelFolder folder;
-    folder.write("chat_template.jinja", text);
-    folder.write("tokenizer_config.json", kConfig);
-    model_.name = "tiny";
-    model_.tokenizer = load_tokenizer(folder);
-    if (!tokenizer.empty()) {
-      auto loaded = Tokenizer::load("tests/golden/tokenizers/" + tokenizer);
-      if (!loaded.ok()) throw std::runtime_error(loaded.status().message());
-      model_.tokenizer = std::move(loaded).value();
-    }
-    auto made = ChatTemplate::load(folder.path(), *model_.tokenizer);
-    if (!made.ok()) throw std::runtime_error(made.status().message());
-    model_.chat_template = std::move(made).value();
-    TemplateSetup setup;
-    setup.templates = model_.chat_template->templates();
-    setup.start_time = 60 * kSecond;
-    setup.render_time = 5 * kSecond;
-    auto process = TemplateProcess::start(setup);
-    if (!process.ok()) throw std::runtime_error(process.status().message());
-    process_ = std::move(process).value();
-  }
-
-  const ServedModel& model() const { return model_; }
-  const Tokenizer& tokenizer() const { return *model_.tokenizer; }
-  ParseOutcome parse(const std::string& body) const {
-    RequestContext context = small_context();
-    context.max_context = 100'000;
-    return parse_chat_completion(body, context, model_);
-  }
-  Result<std::string> render(const std::string& body) {
-    ParseOutcome outcome = parse(body);
-    if (auto* error = std::get_if<HttpError>(&outcome)) {
-      throw std::runtime_error("refused: " + error->body);
-    }
-    return process_->render(std::get<std::unique_ptr<PendingChat>>(outcome)->render_request());
-  }
-  ParseOutcome finish(const std::string& body) {
-    ParseOutcome outcome = parse(body);
-    auto* chat = std::get_if<std::unique_ptr<PendingChat>>(&outcome);
-    if (chat == nullptr) return outcome;
-    return (*chat)->finish(process_->render((*chat)->render_request()), model_);
-  }
-
- private:
-  ServedModel model_;
-  std::unique_ptr<TemplateProcess> process_;
-};
 
 Token special(const Tokenizer& tokenizer, const std::string& text) {
   std::size_t length = 0;
@@ -104,8 +50,8 @@ TEST(ChatTemplate, RendersWhatTransformersRenders) {
     const auto name = golden.at(0).get<std::string>();
     auto& model = models[name];
     if (!model) model = std::make_unique<Templated>(read_file(goldens_folder() + name + ".jinja"));
-    const auto rendered =
-        model->render(goldens.at("bodies").at(golden.at(1).get<std::string>()).dump());
+    const auto rendered = model->render(
+        goldens.at("bodies").at(golden.at(1).get<std::string>()).dump(), golden.at(2).is_string());
     if (golden.at(2).is_string()) {
       ASSERT_TRUE(rendered.ok()) << golden << "\n" << rendered.status().message();
       EXPECT_EQ(rendered.value(), golden.at(2).get<std::string>()) << golden;
@@ -366,7 +312,7 @@ TEST(ChatTemplate, Refuses) {
       {tool("{}"), 400, "tools[0].type", "must be \"function\""},
       {tool(R"({"type":"function"})"), 400, "tools[0].function", "is missing"},
       {tool(R"({"type":"function","function":{"name":"a b"}})"), 400, "tools[0].function.name",
-       "must be 1 to 64 characters"},
+       "must be 1 to 128 characters"},
       {tool(R"({"type":"function","function":{"name":"a","parameters":[]}})"), 400,
        "tools[0].function.parameters", "must be an object, not an array"},
       {tool(R"({"type":"function","function":{"name":"a","other":1}})"), 400,
@@ -384,10 +330,6 @@ TEST(ChatTemplate, Refuses) {
        "continue_final_message", "contradicts"},
       {asked("5"), 400, "messages[0].tool_calls[0]", "must be an object"},
       {asked("{}"), 400, "messages[0].tool_calls[0].function", "is missing"},
-      {asked(R"({"function":{"name":"f","arguments":"{"}})"), 400,
-       "messages[0].tool_calls[0].function.arguments", "a string that holds a JSON object"},
-      {asked(R"({"function":{"name":"f","arguments":"[]"}})"), 400,
-       "messages[0].tool_calls[0].function.arguments", "a string that holds a JSON object"},
       {asked(R"({"type":"x","function":{"name":"f","arguments":""}})"), 400,
        "messages[0].tool_calls[0].type", "must be \"function\""},
       {R"({"messages":[{"role":"user","content":"x","tool_calls":[{}]}]})", 400,

@@ -163,7 +163,7 @@ event: content_block_stop
 data: {"type":"content_block_stop","index":0}
 
 event: message_delta
-data: {"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"input_tokens":9,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":2}}
+data: {"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"input_tokens":5,"cache_creation_input_tokens":0,"cache_read_input_tokens":4,"output_tokens":2}}
 
 event: message_stop
 data: {"type":"message_stop"}
@@ -202,7 +202,7 @@ event: content_block_stop
 data: {"type":"content_block_stop","index":1}
 
 event: message_delta
-data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"input_tokens":9,"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":5}}
+data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"input_tokens":5,"cache_creation_input_tokens":0,"cache_read_input_tokens":4,"output_tokens":5}}
 
 event: message_stop
 data: {"type":"message_stop"}
@@ -228,8 +228,8 @@ TEST(Messages, WholeReplies) {
   EXPECT_EQ(
       reply(kPlainMessages.take(message()), {"Hello"}),
       R"({"id":"msg_42","type":"message","role":"assistant","model":"tiny","content":[{"type":"text","text":"Hello"}],)"
-      R"("stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":9,"cache_creation_input_tokens":0,)"
-      R"("cache_read_input_tokens":0,"output_tokens":1}})");
+      R"("stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":5,"cache_creation_input_tokens":0,)"
+      R"("cache_read_input_tokens":4,"output_tokens":1}})");
   const auto ending = [](const std::string& fields, const Ending& how) {
     const Json said = Json::parse(reply(kPlainMessages.take(message(fields)), {"Hello"}, how));
     return said["stop_reason"].get<std::string>() + " " + said["stop_sequence"].dump();

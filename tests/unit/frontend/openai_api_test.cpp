@@ -525,7 +525,7 @@ TEST(Chat, WhatClientsSendWithoutNeedIsTaken) {
       ignored(lenient(R"({"messages":[{"role":"user","content":"x"}],"thinking":{"type":"enabled",)"
                       R"("budget_tokens":1024}})",
                       &parse_chat_completion)),
-      "thinking.budget_tokens, thinking");
+      "thinking");
   EXPECT_EQ(
       ignored(lenient(R"({"messages":[{"role":"user","content":"x"}],"enable_thinking":true})",
                       &parse_chat_completion)),
@@ -548,8 +548,6 @@ TEST(Chat, Refuses) {
       {R"({"messages":["hi"]})", 400, "messages[0]", "must be an object, not a string"},
       {R"({"messages":[{"content":"x"}]})", 400, "messages[0].role", "is missing"},
       {R"({"messages":[{"role":"user"}]})", 400, "messages[0].content", "is missing"},
-      {R"({"messages":[{"role":"user","content":null}]})", 400, "messages[0].content",
-       "is missing"},
       {R"({"messages":[{"role":1,"content":"x"}]})", 400, "messages[0].role", "must be a string"},
       {R"({"messages":[{"role":"king","content":"x"}]})", 400, "messages[0].role",
        "must be system, developer, user or assistant, not 'king'"},

@@ -207,12 +207,12 @@ TEST(CodecGolden, OneMessageReadByHand) {
   finish.attempt = 1;
   finish.n = 70'000;
   //          [3  v  tag [3 [2 3 u16 300   1 u32 70000
-  EXPECT_EQ(to_hex(encode(finish)), "931504939203cd012c01ce00011170");
+  EXPECT_EQ(to_hex(encode(finish)), "931604939203cd012c01ce00011170");
   Gone gone;
   gone.epoch = 1;
   gone.counters = {2};
   //          [3  v  tag [2 1 bin8 len 8, little-endian
-  EXPECT_EQ(to_hex(encode(gone)), "9315169201c4080200000000000000");
+  EXPECT_EQ(to_hex(encode(gone)), "9316169201c4080200000000000000");
 }
 
 // ------------------------------------------------------------------------------- what is refused

@@ -18,7 +18,8 @@ inline auto wire_fields(SamplingParams& v) {
                   v.max_tokens, v.stop_ids, v.repetition_penalty, v.presence_penalty,
                   v.frequency_penalty, v.bias_tokens, v.bias_values, v.allowed_tokens, v.bad_words,
                   v.logprobs, v.prompt_logprobs, v.grammar_kind, v.grammar, v.num_beams,
-                  v.num_return_sequences, v.length_penalty, v.early_stopping, v.pooling);
+                  v.num_return_sequences, v.length_penalty, v.early_stopping, v.pooling,
+                  v.reasoning_budget, v.reasoning_open, v.reasoning_close);
 }
 template <typename T>
 auto wire_fields(T& v) {

@@ -64,6 +64,11 @@ SamplingParams random_params(std::mt19937& random) {
   }
   for (unsigned i = random() % 4; i > 0; --i) p.bad_words.push_back({token()});
   if (random() % 2 == 0) p.bad_words.push_back({3, 4, 7});
+  if (random() % 4 == 0) {
+    p.reasoning_budget = static_cast<std::uint32_t>(random() % 8);
+    p.reasoning_close = 25;
+    p.reasoning_open = random() % 2 == 0 ? kNoToken : 3;
+  }
   p.stop_ids = {1, token()};
   p.min_tokens = random() % 2 == 0 ? 10 : 0;
   return p;
@@ -91,9 +96,9 @@ TEST(GpuEdits, TheListsSayWhatLogitEditsDo) {
       row.sequence = static_cast<SequenceId>(sequence / 2);  // ids meet again, with other content
       row.logits = LogitsWanted::last;
       row.sampling = &params;
-      if (params.needs_history()) row.history = tokens;
       row.n_prompt = n_prompt;
       row.n_generated = static_cast<std::uint32_t>(tokens.size()) - n_prompt;
+      if (row.needs_history()) row.history = tokens;
       Words w;
       cuda::SampleRow s;
       lists.begin_step();

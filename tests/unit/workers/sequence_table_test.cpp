@@ -265,6 +265,24 @@ TEST(SequenceTable, HistoryIsCopiedForThoseWhoNeedIt) {
   EXPECT_EQ(rows[2].n_prompt, 4U);
 }
 
+TEST(SequenceTable, OnlyTheEndOfAReasoningNeedsItsHistory) {
+  for (const std::uint32_t generated : {0U, 1U, 2U, 3U}) {
+    SequenceTable table;
+    table.set_limits(kLimits);
+    StepPlan p = plan(1);
+    p.add = {sequence(1, {1, 2}, {0})};
+    p.add[0].generated.assign(generated, 9);
+    p.add[0].blocks.push_back(3);
+    p.add[0].sampling.reasoning_budget = 2;
+    p.add[0].sampling.reasoning_close = 5;
+    p.rows = {{1, 2 + generated, LogitsWanted::last, true}};
+    OpenStep step;
+    ASSERT_FALSE(table.begin_step(p, step).has_value());
+    EXPECT_EQ(step.run.rows[0].history.size(), generated == 2 ? 4U : 0U) << generated;
+    EXPECT_EQ(step.run.holds_next_step(), generated == 1) << generated;
+  }
+}
+
 TEST(SequenceTable, SamplerSettingsThatCannotRunFailTheRowAlone) {
   const std::vector<std::pair<const char*, std::function<void(SamplingParams&)>>> faults = {
       {"columns of logit_bias differ", [](SamplingParams& p) { p.bias_tokens = {1}; }},
@@ -272,6 +290,7 @@ TEST(SequenceTable, SamplerSettingsThatCannotRunFailTheRowAlone) {
        [](SamplingParams& p) {
          p.allowed_tokens = {1, 1000};
        }},
+      {"the end of the reasoning is outside", [](SamplingParams& p) { p.reasoning_close = 1000; }},
       {"a bad word has no tokens", [](SamplingParams& p) { p.bad_words = {{}}; }},
       {"ends outside the vocabulary",
        [](SamplingParams& p) {

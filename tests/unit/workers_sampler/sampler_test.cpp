@@ -249,6 +249,39 @@ TEST(Sampler, StopIdsAreMaskedBeforeMinTokens) {
   EXPECT_EQ(logits, before);
 }
 
+TEST(Sampler, AReasoningEndsWithItsBudget) {
+  constexpr Token kOpen = 2, kClose = 7;
+  const auto next = [](std::vector<Token> output, std::uint32_t budget, Token open) {
+    Sampler sampler;
+    SamplingParams p = params_of(0, 0, 1);
+    p.reasoning_budget = budget;
+    p.reasoning_open = open;
+    p.reasoning_close = kClose;
+    p.min_tokens = 100;
+    p.stop_ids = {kClose};
+    p.allowed_tokens = {3, 4};
+    std::vector<float> logits(10, 0.0F);
+    logits[3] = 5.0F;
+    const std::vector<float> before = logits;
+    const auto n_generated = static_cast<std::uint32_t>(output.size());
+    output.insert(output.begin(), {kClose, kOpen});  // the prompt does not count
+    const Token token = sampler.sample(logits, p, {n_generated}, {output, 2}).value();
+    EXPECT_EQ(logits, before);
+    return token;
+  };
+  EXPECT_EQ(next({}, 0, kNoToken), kClose);
+  EXPECT_EQ(next({3}, 2, kNoToken), 3);
+  EXPECT_EQ(next({3, 3}, 2, kNoToken), kClose);
+  EXPECT_EQ(next({3, kClose}, 2, kNoToken), 3) << "it has ended by itself";
+  EXPECT_EQ(next({3, 3, kClose}, 2, kNoToken), 3);
+  EXPECT_EQ(next({3, 3, kClose, 3}, 2, kNoToken), 3);
+  EXPECT_EQ(next({kOpen, 3}, 2, kOpen), 3);
+  EXPECT_EQ(next({kOpen, 3, 3}, 2, kOpen), kClose);
+  EXPECT_EQ(next({3, 3, 3}, 2, kOpen), 3) << "there is no reasoning";
+  EXPECT_EQ(next({}, 0, kOpen), 3);
+  EXPECT_EQ(next({kOpen}, 0, kOpen), kClose);
+}
+
 TEST(Sampler, BadLogitsAreAnErrorWithAReason) {
   Sampler sampler;
   for (const float bad : {kInf, std::numeric_limits<float>::quiet_NaN()}) {
