@@ -150,6 +150,8 @@ struct FrontendConfig {
   std::string client_url;
   std::string tokenizer = "auto";
   std::string chat_template;
+  std::string tool_call_parser = "auto";
+  std::string reasoning_parser = "auto";
 };
 
 struct WorkerConfig {

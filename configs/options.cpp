@@ -371,6 +371,17 @@ const std::vector<Option<FrontendConfig>>& frontend_options() {
        .member = &F::chat_template,
        .text = TextRule::path,
        .default_note = "the model folder's chat_format.json or its chat template"},
+      {.name = "tool_call_parser",
+       .meaning =
+           "format of tool calls in replies: auto: what the chat template shows; none: calls "
+           "stay text; else the name of vLLM's parser, as hermes, mistral, qwen3_coder",
+       .member = &F::tool_call_parser,
+       .text = TextRule::name},
+      {.name = "reasoning_parser",
+       .meaning = "marks of the reasoning in replies: auto: what the chat template shows; none: it "
+                  "stays text; else the name of vLLM's parser, as qwen3, deepseek_r1, mistral",
+       .member = &F::reasoning_parser,
+       .text = TextRule::name},
   };
   return kOptions;
 }

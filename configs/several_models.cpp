@@ -61,8 +61,9 @@ const std::vector<std::string>& entry_top_keys() {
 }
 
 const std::vector<std::string>& entry_frontend_keys() {
-  static const std::vector<std::string> kKeys = {"tokenizer", "chat_template", "default_max_tokens",
-                                                 "generation_config"};
+  static const std::vector<std::string> kKeys = {"tokenizer",          "chat_template",
+                                                 "default_max_tokens", "generation_config",
+                                                 "tool_call_parser",   "reasoning_parser"};
   return kKeys;
 }
 

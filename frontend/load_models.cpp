@@ -62,7 +62,9 @@ Result<ServedModel> load_model(const Config& config) {
     model.chat = std::move(chat).value();
   }
   if (model.chat == nullptr) {
-    auto made = ChatTemplate::load(config.model, *model.tokenizer, own_template);
+    auto made =
+        ChatTemplate::load(config.model, *model.tokenizer, own_template,
+                           {config.frontend.tool_call_parser, config.frontend.reasoning_parser});
     if (!made.ok()) return made.status();
     model.chat_template = std::move(made).value();
   }

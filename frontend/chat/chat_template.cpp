@@ -185,7 +185,8 @@ Status ChatTemplate::read_special_tokens(const std::string& dir, const Tokenizer
 
 Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& dir,
                                                          const Tokenizer& tokenizer,
-                                                         const std::string& file) {
+                                                         const std::string& file,
+                                                         const ParserNames& parsers) {
   std::unique_ptr<ChatTemplate> made(new ChatTemplate());
   const Status read = file.empty() ? made->read_templates(dir) : made->read_template(file);
   if (!read.ok()) return read;
@@ -196,7 +197,9 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::load(const std::string& dir,
   if (Status status = made->read_special_tokens(dir, tokenizer); !status.ok()) return status;
   std::string all;
   for (const auto& [name, text] : made->templates_) all += text;
-  made->grammar_ = ReplyGrammar::of_templates(all);
+  auto grammar = ReplyGrammar::named(all, parsers);
+  if (!grammar.ok()) return grammar.status();
+  made->grammar_ = std::move(grammar).value();
   // A call hands the turn over. Not every folder counts its end among the model's ends.
   for (const std::string_view mark : {kReturnMark, kCallMark}) {
     std::size_t length = 0;

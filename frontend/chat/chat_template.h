@@ -30,7 +30,8 @@ class ChatTemplate {
   /// `file`, if not empty, is the one template, whatever the folder has; it must be there.
   static Result<std::unique_ptr<ChatTemplate>> load(const std::string& dir,
                                                     const Tokenizer& tokenizer,
-                                                    const std::string& file = "");
+                                                    const std::string& file = "",
+                                                    const ParserNames& parsers = {});
 
   /// Where the templates come from: a path, or a file of the folder.
   const std::string& source() const { return source_; }

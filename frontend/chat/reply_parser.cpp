@@ -14,49 +14,6 @@ constexpr std::uint32_t kMaxRefused = 64;
 
 }  // namespace
 
-ReplyGrammar ReplyGrammar::of_templates(std::string_view text) {
-  ReplyGrammar grammar;
-  if (holds(text, kChannelMark) && holds(text, kMessageMark)) {
-    grammar.channels = true;
-    grammar.calls = call_format("openai");
-    return grammar;
-  }
-  if (holds(text, "</seed:think>")) {
-    grammar.think_open = "<seed:think>";
-    grammar.think_close = "</seed:think>";
-  } else if (holds(text, "<|END_THINKING|>")) {
-    grammar.think_open = "<|START_THINKING|>";
-    grammar.think_close = "<|END_THINKING|>";
-  } else if (holds(text, "</think>")) {
-    grammar.think_open = "<think>";
-    grammar.think_close = "</think>";
-  } else if (holds(text, "[/THINK]")) {
-    grammar.think_open = "[THINK]";
-    grammar.think_close = "[/THINK]";
-  }
-  grammar.calls = call_format_of_templates(text);
-  return grammar;
-}
-
-std::vector<std::string> ReplyGrammar::marks(bool with_calls) const {
-  std::vector<std::string> marks;
-  const auto add = [&](std::string_view mark) { marks.emplace_back(mark); };
-  if (!think_open.empty()) {
-    add(think_open);
-    add(think_close);
-  }
-  if (channels) {
-    for (const std::string_view mark : {kStartMark, kChannelMark, kConstrainMark, kMessageMark,
-                                        kEndMark, kCallMark, kReturnMark}) {
-      add(mark);
-    }
-  }
-  if (with_calls && calls != nullptr) {
-    for (std::string& mark : call_marks(*calls)) marks.push_back(std::move(mark));
-  }
-  return marks;
-}
-
 ReplyParser::ReplyParser(const ReplyGrammar& grammar, std::string_view prompt, bool with_calls,
                          std::string_view seed, std::shared_ptr<const ToolParameters> tools)
     : grammar_(grammar), seed_(seed), tools_(std::move(tools)) {

@@ -11,30 +11,13 @@
 #include <string_view>
 #include <vector>
 
-#include "frontend/chat/calls/call_format.h"
 #include "frontend/chat/calls/call_reader.h"
 #include "frontend/chat/conversation.h"
+#include "frontend/chat/reply_grammar.h"
 #include "frontend/chat/tool_parameters.h"
 #include "frontend/core/reply_section.h"
 
 namespace baton {
-
-/// How a model family marks its reply, as its chat templates show it. A style that none of them
-/// shows is not looked for.
-struct ReplyGrammar {
-  std::string think_open;  // empty: the family does not mark its reasoning
-  std::string think_close;
-  const CallFormat* calls = nullptr;  // nullptr: the family's format of calls is not known
-  bool channels = false;  // the reply is messages, each with a header that says its channel
-
-  /// Whether the family tells its reasoning from its answer.
-  bool reasons() const { return channels || !think_open.empty(); }
-
-  /// Of templates that hold `text`.
-  static ReplyGrammar of_templates(std::string_view text);
-  /// The texts that must reach a parser, special tokens or not.
-  std::vector<std::string> marks(bool with_calls) const;
-};
 
 struct ReplyPart {
   enum class Kind : std::uint8_t {

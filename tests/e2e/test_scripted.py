@@ -53,10 +53,10 @@ FORMATS = {
 
 
 class Scripted(unittest.TestCase):
-    def serve(self, marks=(), template=scripted_model.CHATML):
+    def serve(self, marks=(), template=scripted_model.CHATML, **frontend):
         folder = pathlib.Path(folders.temporary(self, "baton-scripted-")) / "model"
         self.script = scripted_model.write(folder, template, ["<|im_start|>", "<|im_end|>", *marks])
-        self.cluster = Cluster(workers=MIXED, model=folder)
+        self.cluster = Cluster(workers=MIXED, model=folder, frontend=frontend)
         self.addCleanup(self.cluster.__exit__, None)
         self.cluster.__enter__()
         self.port = next(iter(self.cluster.frontends.values()))
@@ -232,6 +232,20 @@ class Scripted(unittest.TestCase):
         reply = json.loads(text)
         self.assertEqual([block["type"] for block in reply["content"]], ["thinking", "text"])
         self.assertEqual((reply["content"][1]["text"], reply["stop_sequence"]), ("The answer ", "END"))
+
+    def test_parsers_may_be_named(self):
+        template = "{%- if tools %}Tools: {{ tools | tojson }}{% endif %}" + scripted_model.CHATML
+        said = "[THINK]hm[/THINK]" + FORMATS["hermes"][2]
+        self.serve(["[THINK]", "[/THINK]", *FORMATS["hermes"][0]], template, tool_call_parser="hermes",
+                   reasoning_parser="mistral")
+        message = self.chat(said, tools=TOOLS)["message"]
+        self.assertEqual(message["reasoning_content"], "hm")
+        self.assertEqual(json.loads(message["tool_calls"][0]["function"]["arguments"]), ARGUMENTS)
+        self.cluster.__exit__(None)
+        self.serve(FORMATS["hermes"][0], chatml(FORMATS["hermes"][1]), tool_call_parser="none")
+        message = self.chat(FORMATS["hermes"][2], tools=TOOLS, skip_special_tokens=False)["message"]
+        self.assertNotIn("tool_calls", message)
+        self.assertIn("write_file", message["content"])
 
     def test_a_reply_without_a_limit_is_as_long_as_the_model_wants(self):
         self.serve()

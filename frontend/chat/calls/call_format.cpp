@@ -109,11 +109,26 @@ constexpr CallFormat kFormats[] = {
 };
 
 constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
-    {"qwen3_coder", "qwen3_xml"}, {"llama4_json", "llama3_json"}, {"glm47", "glm45"},
-    {"granite4", "hermes"},       {"ernie45", "hermes"},          {"longcat", "hermes"},
-    {"olmo3", "pythonic"},        {"smollm3", "hermes"},          {"exaone4", "hermes"},
-    {"harmony", "openai"},        {"gpt_oss", "openai"},          {"cohere_command3", "command_r"},
-    {"minimax", "minimax_m2"},    {"granite-20b-fc", "granite"}};
+    {"qwen3_coder", "qwen3_xml"},
+    {"llama4_json", "llama3_json"},
+    {"glm47", "glm45"},
+    {"granite4", "hermes"},
+    {"ernie45", "hermes"},
+    {"longcat", "hermes"},
+    {"olmo3", "pythonic"},
+    {"smollm3", "hermes"},
+    {"exaone4", "hermes"},
+    {"harmony", "openai"},
+    {"gpt_oss", "openai"},
+    {"cohere_command3", "command_r"},
+    {"minimax", "minimax_m2"},
+    {"granite-20b-fc", "granite"},
+    // SGLang's names.
+    {"qwen25", "hermes"},
+    {"llama3", "llama3_json"},
+    {"deepseekv3", "deepseek_v3"},
+    {"deepseekv31", "deepseek_v31"},
+    {"gpt-oss", "openai"}};
 
 /// The name of the format; empty: none that is known. The first that fits counts.
 std::string_view shown_in(std::string_view text) {

@@ -175,7 +175,8 @@ TEST(Models, EachKeyHasItsLevel) {
   EXPECT_EQ(
       complaint_of(with("  frontend: {port: 1}\n")),
       "t.yaml:4: models[0].frontend.port: belongs at the top level: one front end serves all "
-      "models; an entry may say tokenizer, chat_template, default_max_tokens, generation_config");
+      "models; an entry may say tokenizer, chat_template, default_max_tokens, generation_config, "
+      "tool_call_parser, reasoning_parser");
   EXPECT_EQ(
       complaint_of(with("  telemetry: {otlp_url: x}\n")),
       "t.yaml:4: models[0].telemetry.otlp_url: belongs at the top level: one front end serves "

@@ -673,5 +673,35 @@ TEST(ReplyParser, TellsWhereTheNextTextStands) {
   EXPECT_EQ(sections("<|channel|> <|message|>", "<|start|>assistant", reply), wanted);
 }
 
+TEST(ReplyGrammar, NamesReplaceWhatTemplatesShow) {
+  const auto named = [](const char* text, const char* calls, const char* reasoning) {
+    return ReplyGrammar::named(text, {calls, reasoning});
+  };
+  const auto shown = named("<tool_call> </think>", "auto", "auto");
+  ASSERT_TRUE(shown.ok());
+  EXPECT_EQ(shown.value().calls, call_format("hermes"));
+  EXPECT_EQ(shown.value().think_close, "</think>");
+  const auto other = named("<tool_call> </think>", "xlam", "mistral");
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ(other.value().calls->name, "xlam");
+  EXPECT_EQ(other.value().think_open, "[THINK]");
+  const auto none = named("<tool_call> </think>", "none", "none");
+  ASSERT_TRUE(none.ok());
+  EXPECT_EQ(none.value().calls, nullptr);
+  EXPECT_FALSE(none.value().reasons());
+  // A reply in channels has its own calls.
+  EXPECT_TRUE(named("nothing", "gpt-oss", "auto").value().channels);
+  EXPECT_TRUE(named("nothing", "auto", "openai_gptoss").value().channels);
+  EXPECT_EQ(named("<|channel|> <|message|>", "auto", "none").value().calls, nullptr);
+  EXPECT_FALSE(named("<|channel|> <|message|>", "hermes", "auto").ok());
+  for (const auto& [calls, reasoning, field] :
+       {std::tuple("hermse", "auto", "tool_call_parser"), {"auto", "qwen33", "reasoning_parser"}}) {
+    const auto wrong = named("", calls, reasoning);
+    ASSERT_FALSE(wrong.ok());
+    EXPECT_NE(wrong.status().message().find(field), std::string::npos);
+    EXPECT_NE(wrong.status().message().find("known are auto, none, "), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace baton
