@@ -81,10 +81,12 @@ class StepBuilder {
   /// they are admitted, and their grammars asked for, as if it were not there.
   void fill() {
     const bool pause = state_.settings.prompts_pause_decode;
+    const bool waited = w_.compute.short_of_blocks;
     if (pause) take_prompts();
     if (plan_.rows.empty()) take_decode();
     take_joins();
-    if (!pause) take_prompts();
+    // Prompts that waited for blocks, which decode has found: whoever plans next may take them.
+    if (!pause || (waited && !w_.compute.short_of_blocks && !has_work())) take_prompts();
     w_.compute.makes_way = w_.compute.makes_way || suspect_found_;
   }
 

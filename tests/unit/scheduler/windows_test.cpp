@@ -108,6 +108,23 @@ TEST(Windows, APromptLongerThanThePoolIsServed) {
   EXPECT_GT(c.sent<StepPlan>(w).size(), 10U);
 }
 
+/// Before the next plan a hand-off may take them.
+TEST(Windows, APromptHasTheBlocksInThePlanThatFindsThem) {
+  Settings settings;
+  settings.prompt_chunk = kPerBlock;
+  settings.prompts_pause_decode = true;
+  settings.steps_in_flight = 1;
+  Windows c({8}, settings);
+  const LinkId w = c.join("mixed0", Role::mixed, 6);
+  c.ask(1, words(60), 4);
+  for (int chunk = 0; chunk < 14; ++chunk) {
+    c.turn();
+    ASSERT_EQ(c.worker("mixed0").compute.steps.size(), 1U) << "chunk " << chunk;
+    c.answer(w);
+    c.worker("mixed0").compute.short_of_blocks = true;  // until now
+  }
+}
+
 TEST(Windows, WithAGroupThatSeesAllThePoolHasItsEnd) {
   Windows c({0, 8});
   c.join("mixed0", Role::mixed, 24);  // 20 columns beside the four of the window
