@@ -212,6 +212,7 @@ struct WorkerHandler {
     if (hello.incarnation != w.peer.identity.incarnation ||
         w.peer.state == WorkerState::registering)
       return;
+    if (w.store.faulted && hello.allocation == w.store.allocation()) return;  // said before it died
     if (!sane(hello)) {
       out.to_workers.emplace_back(link, Refused{"impossible pool geometry in Hello"});
       return;

@@ -193,6 +193,24 @@ TEST_F(KeptPool, NothingIsPulledOutOfAPoolWhoseProcessDiedOfAFault) {
   EXPECT_EQ(c.state.counters.computed_tokens, 19U) << "all of it again";
 }
 
+/// It was on its way when the mark was seen.
+TEST_F(KeptPool, AHelloOfAProcessThatDiesOfAFaultIsNotHeard) {
+  const LinkId old = join("prefill0", Role::prefill, 1, 77);
+  join("decode0", Role::decode, 1, 88);
+  c.event(PoolFaulted{old});
+  Hello again = Cluster::hello_of("prefill0", 100, 1);
+  again.hello_id = 2;
+  again.allocation = 77;
+  again.leased = true;
+  c.from_worker(old, again);
+  EXPECT_FALSE(c.worker("prefill0").ready());
+  c.gone(old);
+  join("prefill0", Role::prefill, 2, 78);
+  c.submit(1, 9, 5);
+  c.run();
+  EXPECT_EQ(c.tokens_of(1), 5U);
+}
+
 /// Its death was seen before its mark, as by a scheduler in another PID namespace.
 TEST_F(KeptPool, AFaultThatIsToldLateGivesThePoolUp) {
   const LinkId old = join("mixed0", Role::mixed, 1, 77);
