@@ -268,7 +268,7 @@ struct WorkerHandler {
     w.peer.heard = now;
     out.info(w.name() + ": ready, " + std::to_string(w.store.offer.blocks) + " blocks");
     warn_of_small_steps(state.settings, w, out);
-    if (smaller) prove_context(state, /*anew=*/true);
+    prove_context(state, /*anew=*/smaller);
     if (w.store.kept) resume_pool(state, index, out);
     out.to_workers.emplace_back(link, Welcome{state.epoch, w.peer.term, w.store.offer.hello_id});
     probe_peers(state, index, now, out);

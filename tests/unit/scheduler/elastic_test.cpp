@@ -434,6 +434,27 @@ TEST_F(Elastic, WhatPoolsHaveHeldTogetherIsUnavailableWhenTheyStayAway) {
   EXPECT_EQ(c.code(5), ErrorCode::ok);
 }
 
+/// Nobody had to read its pool for that.
+TEST(ElasticPools, WhatOnePoolHasHeldIsUnavailableWhenItStaysAway) {
+  Cluster c(elastic_settings());
+  const auto join = [&](const std::string& name, std::uint32_t blocks) {
+    const LinkId link = c.register_worker(name, Role::mixed);
+    Hello hello = Cluster::hello_of(name, blocks);
+    hello.reads_in_place = true;
+    c.from_worker(link, hello);
+    return link;
+  };
+  c.gone(join("w1", 10));
+  c.wait(60 * kSecond);
+  join("w0", 3);
+  c.submit(1, 20, 4);
+  for (int i = 0; i < 60 && c.terminal(1) == nullptr; ++i) {
+    c.wait(500 * kMillisecond);
+    c.turn();
+  }
+  EXPECT_EQ(c.code(1), ErrorCode::unavailable);
+}
+
 TEST_F(Elastic, WhatAnOperatorTakesAwayIsWaitedForByNobody) {
   c.wait(60 * kSecond);
   c.event(SetRole{"w0", Role::prefill});
