@@ -188,16 +188,18 @@ void blame(State& state, const Suspicions& suspicions, Outbox& out) {
     requests.insert(s.request);
     causes.emplace(s.grammar, s.grammar != 0 ? 0 : s.request);
   }
-  const bool one_cause = causes.size() == 1 && !fault(Fault::requests_blamed);
-  const bool alone = one_cause || requests.size() == 1;
+  // One request is the cause whatever it did; which of its row and its grammar was it, nobody
+  // knows.
+  const bool one_request = requests.size() == 1;
+  const bool one_grammar = fault(Fault::requests_blamed) ? one_request : causes.size() == 1;
   for (const Suspicion& s : suspicions) {
     if (s.grammar != 0) {
-      if (grammars.insert(s.grammar).second) blame_grammar(state, s.grammar, alone, out);
+      if (grammars.insert(s.grammar).second) blame_grammar(state, s.grammar, one_grammar, out);
       continue;
     }
     Request* request = state.requests.find(s.request);
     if (request == nullptr || request->phase == Phase::ended) continue;
-    blame_request(state, *request, s.stage, alone, out);
+    blame_request(state, *request, s.stage, one_request, out);
   }
 }
 

@@ -1,4 +1,5 @@
 // Workers that die, hang, or only seem to; whom that is blamed on.
+#include "scheduler/apply/blame.h"
 #include "tests/unit/scheduler/cluster.h"
 
 namespace baton::test {
@@ -535,6 +536,22 @@ TEST(Death, AGrammarThatKillsEndsAllRequestsThatHaveIt) {
   EXPECT_EQ(c.code(4), ErrorCode::worker_crashes);
   c.run();
   EXPECT_EQ(c.code(1), ErrorCode::ok);
+}
+
+/// The row may have been it, which is no reason to end others that have the grammar.
+TEST(Death, BesideARowOfItsOwnersAGrammarIsNotConvicted) {
+  Settings settings;
+  settings.max_deaths = 2;
+  Cluster c(settings);
+  submit_with_grammar(c, 1);
+  submit_with_grammar(c, 2);
+  const Request& first = *c.find(1);
+  const Suspicions met = {{first.id, Stage::prefill, 0}, {first.id, Stage::compile, first.grammar}};
+  blame(c.state, met, c.out);
+  blame(c.state, met, c.out);
+  c.tick();
+  EXPECT_EQ(c.code(1), ErrorCode::worker_crashes);
+  EXPECT_EQ(c.terminal(2), nullptr);
 }
 
 TEST(Death, AGrammarThatCompilesAfterAllIsNoSuspect) {
