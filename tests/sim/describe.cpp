@@ -45,6 +45,9 @@ std::string body(const StepPlan& m) {
             (row.logits == LogitsWanted::none ? "" : " logits") +
             (row.then_decode ? " then_decode" : "");
   }
+  if (!m.ops.empty()) text += " copies " + std::to_string(m.ops.size());
+  if (!m.beams.empty()) text += " beams " + std::to_string(m.beams.size());
+  if (!m.singles.empty()) text += " singles " + names(m.singles);
   return text;
 }
 

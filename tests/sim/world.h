@@ -111,6 +111,8 @@ class World {
   /// Front ends take turns with their trials of suspects.
   void share_turns(SimFrontend& frontend);
   /// Every worker has been in a term: nobody has to guess how large the pools are.
+  /// Some worker hangs by a request, or has.
+  bool hangs() const { return hangs_ != 0; }
   bool all_joined_before(TimeNs when) const { return all_joined_at_ != 0 && when > all_joined_at_; }
   void joined(std::uint32_t name);
   /// All that strike by the same grammar and have no end yet; `striker` itself if none has. A row
