@@ -118,8 +118,7 @@ class Messages {
     const bool blocks = system.is_array();
     const auto& first = (blocks ? system.front().at("text") : system).get_ref<const std::string&>();
     const std::size_t end = first.find('\n');
-    if (end != first.npos) return end + 1;
-    return blocks ? first.size() : 0;
+    return end == first.npos ? first.size() : end + 1;
   }
 
   void read_message(const Json& value) {

@@ -167,17 +167,17 @@ bool refuse_state(FieldReader& fields) {
 }
 
 /// Members of a response that say what was asked for.
-std::string echo_of(const OrderedJson& asked) {
+std::string echo_of(const OrderedJson& asked, const SamplingDefaults& sampling) {
   const OrderedJson defaults = {{"instructions", nullptr},
                                 {"max_output_tokens", nullptr},
                                 {"metadata", OrderedJson::object()},
                                 {"parallel_tool_calls", true},
                                 {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
-                                {"temperature", 1.0},
+                                {"temperature", sampling.temperature.value_or(1.0F)},
                                 {"text", {{"format", {{"type", "text"}}}}},
                                 {"tool_choice", "auto"},
                                 {"tools", OrderedJson::array()},
-                                {"top_p", 1.0},
+                                {"top_p", sampling.top_p.value_or(1.0F)},
                                 {"user", nullptr}};
   OrderedJson echo = OrderedJson::object();
   for (const auto& [name, value] : defaults.items()) {
@@ -221,7 +221,7 @@ ParseOutcome parse_response(std::string_view body, const RequestContext& context
              "prompt_cache_retention", "prompt_cache_options", "max_tool_calls", "stream_options"});
   if (const auto& error = fields.finish()) return field_error(*error);
   made.names = responses::field_names();
-  made.other.make_reply = [echo = responses::echo_of(ordered), packed](ReplyGrounds grounds) {
+  made.other.make_reply = [echo = responses::echo_of(ordered, model.sampling), packed](ReplyGrounds grounds) {
     return responses_reply(std::move(grounds), echo, packed);
   };
   return parse_translated(std::move(made), context, model);

@@ -344,7 +344,7 @@ void KeywordReader::read_names(ObjectShape& shape) {
       shape.properties.emplace_back(name, tables_.part(inside));
       words.push_back(tables_.name(name));
     }
-    shape.named = !properties->empty();
+    shape.named = true;  // also where it names none: then a closed object is empty
   }
   TextSet known = text_sets_.words(words);
   bool all_known = true;

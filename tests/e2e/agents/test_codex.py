@@ -11,7 +11,6 @@ client_packages.install("codex")
 PROGRAM = client_packages.BUILD / "codex-client/codex_cli_bin/bin/codex"
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "people": {"type": "integer"}, "coast": {"type": "boolean"}},
           "required": ["city", "people", "coast"], "additionalProperties": False}
-WITHOUT = ("-c", "web_search=disabled", "--disable", "multi_agent")  # tools of other types than function
 
 
 class Codex(agent_case.AgentCase):
@@ -28,7 +27,7 @@ class Codex(agent_case.AgentCase):
         inline = ",".join(f"{name}={json.dumps(value)}" for name, value in provider.items())  # TOML
         done = subprocess.run(
             [PROGRAM, "exec", "--json", "--skip-git-repo-check", "--sandbox", "danger-full-access", "--model", "demo",
-             *WITHOUT, "-c", "model_provider=baton", "-c", f"model_providers.baton={{{inline}}}", *options, prompt],
+             "-c", "model_provider=baton", "-c", f"model_providers.baton={{{inline}}}", *options, prompt],
             cwd=self.work, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280, check=False,
             env=agent_case.environment(self.home, "codex", CODEX_HOME=str(self.home / "codex")))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
