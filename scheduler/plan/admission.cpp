@@ -105,8 +105,12 @@ void clamp_output(const State& state, Request& request) {
     for (const Worker& w : state.workers) context = std::max(context, w.store.last_positions);
   }
   if (may_span(state, request)) context = std::max(context, state.proven_context);
-  if (prompt + generated + 1 > context)
-    return;  // it waits for a larger pool, whose size nobody knows yet
+  if (prompt + generated + 1 > context) {
+    // It waits for a larger pool, whose size nobody knows yet, or decodes where its prompt was
+    // computed, whose pool is larger than the decode workers': only the model bounds it.
+    for (const Worker& w : state.workers) context = std::max(context, w.store.last_positions);
+    if (prompt + generated + 1 > context) return;
+  }
   request.sampling.max_tokens = std::min(request.sampling.max_tokens, context - prompt);
 }
 

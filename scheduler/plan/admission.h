@@ -26,7 +26,8 @@ bool refuse_too_long(State& state, const Worker& worker, Request& request, TimeN
 bool beams_fit(State& state, const Worker& worker, Request& request, TimeNs now, Outbox& out);
 
 /// An answer ends where the largest pool does, or where all those do that it may lie in, also if
-/// the front end could not know that.
+/// the front end could not know that. Where the prompt alone is longer, it ends where the model's
+/// context does.
 void clamp_output(const State& state, Request& request);
 
 }  // namespace baton

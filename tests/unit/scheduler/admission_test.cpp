@@ -331,6 +331,28 @@ TEST(Placement, WithNoDecodeWorkerAPrefillWorkerDecodesIfItMay) {
   EXPECT_EQ(c.tokens_of(1), 3U);
 }
 
+TEST(Placement, WhatOutgrowsTheDecodersEndsWhereTheModelDoes) {
+  Settings settings;
+  settings.no_decode = NoDecode::run;
+  Cluster c(settings);
+  const auto joins = [&c](const char* name, Role role, std::uint32_t blocks) {
+    const LinkId link = c.register_worker(name, role);
+    Hello hello = Cluster::hello_of(name, blocks);
+    hello.max_context = 20;
+    c.from_worker(link, hello);
+    return link;
+  };
+  c.submit(1, 14, /*max_tokens=*/100);  // before anybody knows that decode0 holds 12 tokens
+  const LinkId decode = joins("decode0", Role::decode, /*blocks=*/3);
+  c.gone(decode);
+  joins("prefill0", Role::prefill, 100);
+  c.run();
+  ASSERT_NE(c.terminal(1), nullptr);
+  EXPECT_EQ(c.code(1), ErrorCode::ok);
+  EXPECT_EQ(c.terminal(1)->reason[0], static_cast<std::uint32_t>(FinishReason::length));
+  EXPECT_EQ(c.tokens_of(1), 6U);
+}
+
 TEST(Placement, WithNoDecodeWorkerRequestsWaitIfTheyMust) {
   Settings settings;
   settings.no_decode = NoDecode::wait;
