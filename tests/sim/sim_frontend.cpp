@@ -297,7 +297,8 @@ void SimFrontend::end(const StreamEnd& ending) {
 }
 
 /// Who has killed nobody does not end for what another request did. Where workers are killed by
-/// others than requests, one may end for these kills: they look the same.
+/// others than requests, one may end for these kills: they look the same. A grammar's deaths count
+/// for all who have it.
 template <typename Expect>
 void SimFrontend::check_blame(const RequestSpec& spec, const Expect& expect) const {
   const Scenario& s = world_.scenario();
@@ -306,8 +307,8 @@ void SimFrontend::check_blame(const RequestSpec& spec, const Expect& expect) con
            "blamed for deaths that are not its own");
   } else {
     if (s.settings.max_deaths == 1) return;  // the first death ends whoever was at work
-    const bool workers =
-        spec.struck + spec.blows > 0 && spec.strikes_met + spec.blows >= s.settings.max_deaths;
+    const std::uint32_t met = std::max(spec.strikes_met + spec.blows, world_.met_by_grammar(spec));
+    const bool workers = spec.struck + spec.blows > 0 && met >= s.settings.max_deaths;
     expect(workers || spec.schedulers_killed >= 3, "blamed for deaths that never were");
   }
 }

@@ -400,6 +400,21 @@ void World::note_blow() {
   for (const auto& frontend : frontends_) {
     for (const auto& [counter, spec] : frontend->clients) ++specs_[spec].blows;
   }
+  note_death(2 * (blows_at_.size() - 1));
+}
+
+void World::note_death(std::uint64_t number) {
+  for (const auto& frontend : frontends_) {
+    for (const auto& [counter, spec] : frontend->clients) {
+      const std::uint64_t key = grammar_key(specs_[spec].sampling);
+      if (key != 0) grammar_deaths_[key].insert(number);
+    }
+  }
+}
+
+std::uint32_t World::met_by_grammar(const RequestSpec& spec) const {
+  const auto met = grammar_deaths_.find(grammar_key(spec.sampling));
+  return met == grammar_deaths_.end() ? 0 : static_cast<std::uint32_t>(met->second.size());
 }
 
 // ---------------------------------------------------------------- strikers
@@ -450,6 +465,7 @@ void World::strike(RequestSpec& striker, Process& victim) {
   for (const auto& frontend : frontends_) {
     for (const auto& [counter, spec] : frontend->clients) ++specs_[spec].strikes_met;
   }
+  note_death(2 * strikes_ + 1);
   if (tracing()) {
     trace(victim.label + " dies of request " + std::to_string(striker.sampling.seed - kFirstSeed));
   }
@@ -606,7 +622,12 @@ void World::submit_burst() {
     specs_.push_back(draw_request(scenario_, specs_, random_));
     specs_.back().asked = now_;
     // The scheduler may still learn of earlier ones while this request runs.
-    for (const TimeNs when : blows_at_) specs_.back().blows += when + 12 * kSecond > now_ ? 1 : 0;
+    const std::uint64_t key = grammar_key(specs_.back().sampling);
+    for (std::size_t blow = 0; blow < blows_at_.size(); ++blow) {
+      if (blows_at_[blow] + 12 * kSecond <= now_) continue;
+      ++specs_.back().blows;
+      if (key != 0) grammar_deaths_[key].insert(2 * blow);
+    }
     ++report_.requests;
     if (tracing()) {
       const RequestSpec& spec = specs_.back();

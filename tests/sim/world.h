@@ -101,6 +101,8 @@ class World {
   void ended(Process& process);
   /// Something that a request which was open may blame on its worker.
   void note_blow();
+  /// A blow (an even number) or a strike meets the grammars of all who are open.
+  void note_death(std::uint64_t number);
   /// The ledger of deaths: this one is `striker`'s, and nobody else's.
   void strike(RequestSpec& striker, Process& victim);
   /// Its work there never ends from now on. Somebody must end the worker for that in time.
@@ -122,6 +124,9 @@ class World {
   /// Another request has struck by the same grammar: all that have it end together, those that came
   /// after the strike, too.
   bool cause_struck(const RequestSpec& spec) const;
+  /// Deaths that its grammar has met, with whomever had it: they count for all who have it, those
+  /// that came after them, too. 0 without a grammar.
+  std::uint32_t met_by_grammar(const RequestSpec& spec) const;
   /// Whose grammar or pull that is, if it is a striker's that strikes there; null: nobody's.
   RequestSpec* striker_of_grammar(std::uint64_t key);
   RequestSpec* striker_of_pull(const Pull& pull);
@@ -202,6 +207,8 @@ class World {
   std::deque<RequestSpec> specs_;
   std::vector<RequestId> admin_cancelled_;
   std::vector<TimeNs> blows_at_;
+  std::map<std::uint64_t, std::set<std::uint64_t>>
+      grammar_deaths_;  // by key; numbers of note_death()
   TimeNs relinked_at_ = 0;
   bool striking_ = false;
   bool blown_ = false;  // it is killed, and does not end by itself
