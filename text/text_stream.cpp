@@ -12,11 +12,11 @@ TextStream::TextStream(const Tokenizer& tokenizer, TextStreamOptions options)
   at_start_ = !options_.continues_text && tokenizer.decoding().leading_space != LeadingSpace::keep;
 }
 
-void TextStream::set_stops(bool apply) {
-  if (apply && !stops_ && !matcher_.empty()) {
+void TextStream::set_stops(Stops stops) {
+  if (stops_ != Stops::on && stops == Stops::on && !matcher_.empty()) {
     matcher_.restore(std::vector<std::uint32_t>(options_.stop.size(), 0));
   }
-  stops_ = apply;
+  stops_ = stops;
 }
 
 TextStream::Output TextStream::feed(std::span<const Token> tokens) {
@@ -49,7 +49,16 @@ void TextStream::give(std::string_view text) { (run_.held ? run_.text : out_) +=
 // Moves the text of one token through the matcher: what is safe goes out, to held_ what may still
 // become a stop string.
 void TextStream::match_fresh() {
-  if (matcher_.empty() || !stops_) {
+  if (!matcher_.empty() && stops_ == Stops::behind_space) {
+    const std::size_t space = std::min(fresh_.find_first_not_of(" \t\r\n\f\v"), fresh_.size());
+    give(held_);
+    held_.clear();
+    give(std::string_view(fresh_).substr(0, space));
+    fresh_.erase(0, space);
+    if (fresh_.empty()) return;
+    set_stops(Stops::on);
+  }
+  if (matcher_.empty() || stops_ == Stops::off) {
     give(held_);
     held_.clear();
     give(fresh_);

@@ -42,9 +42,14 @@ class TextStream {
                           // the last that counts
   };
 
+  enum class Stops : std::uint8_t {
+    on,
+    off,
+    behind_space,  // on from the first byte that is no ASCII whitespace
+  };
   /// Whether stop strings end the text that comes next; at first they do. What was held back as the
   /// beginning of one comes out with the next text. A match never reaches over such a change.
-  void set_stops(bool apply);
+  void set_stops(Stops stops);
 
   /// Takes the next tokens. Text that may be the beginning of a stop string is held back; so are
   /// the bytes of an unfinished character, and a short run of byte tokens that may still turn out
@@ -94,7 +99,7 @@ class TextStream {
   bool broken_ = false;   // a byte of this run belongs to no character
   bool at_start_ = true;  // a leading space may still be dropped
   bool stopped_ = false;
-  bool stops_ = true;      // stop strings apply
+  Stops stops_ = Stops::on;
   std::size_t which_ = 0;  // of options_.stop, when stopped_
   std::uint32_t n_ = 0;
 };

@@ -48,7 +48,9 @@ ReplySection ReplyParser::section() const {
       return message_kind_ == ReplyPart::Kind::reasoning ? ReplySection::reasoning
                                                          : ReplySection::answer;
     case State::start:
+      return ReplySection::border;
     case State::content:
+      return at_border_ && at_beginning_ ? ReplySection::border : ReplySection::answer;
     case State::call:
     case State::behind_call:
       break;

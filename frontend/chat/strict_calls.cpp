@@ -85,22 +85,14 @@ OrderedJson StrictCalls::list() const {
       {gap(), const_string("["), std::move(items), const_string("]"), text(format_.closes[0])});
 }
 
-/// NAME[ARGS]{...}, which may have an id: Mistral.
+/// NAME[ARGS]{...}: Mistral. An id between them ([CALL_ID]) cannot be said: free text in front of
+/// the arguments could hold others.
 OrderedJson StrictCalls::named_with_mark() const {
   std::vector<OrderedJson> all;
-  const auto mark = [&](std::string_view of) -> OrderedJson {
-    return is_special(tokenizer_, of) ? OrderedJson{{"type", "token"}, {"token", of}}
-                                      : OrderedJson(of);
-  };
   for (const OrderedJson& tool : functions_) {
     const OrderedJson& function = tool["function"];
-    OrderedJson with_id = {{"type", "tag"},
-                           {"begin", mark(kCallIdMark)},
-                           {"content", {{"type", "any_text"}}},
-                           {"end", mark(kArgumentsMark)}};
-    all.push_back(
-        sequence({const_string(function["name"].get<std::string>()),
-                  any_of({text(kArgumentsMark), std::move(with_id)}), arguments(function)}));
+    all.push_back(sequence({const_string(function["name"].get<std::string>()), text(kArgumentsMark),
+                            arguments(function)}));
   }
   return any_of(std::move(all));
 }

@@ -15,6 +15,20 @@ std::uint32_t max_tokens_of(const ParsedRequest& request, const std::vector<Toke
   return std::min(request.sampling.max_tokens, room);
 }
 
+/// Stop strings end the answer, and nothing in front of it.
+TextStream::Stops stops_in(ReplySection section) {
+  switch (section) {
+    case ReplySection::answer:
+      return TextStream::Stops::on;
+    case ReplySection::border:
+      return TextStream::Stops::behind_space;
+    case ReplySection::reasoning:
+    case ReplySection::header:
+      break;
+  }
+  return TextStream::Stops::off;
+}
+
 // As JSON: of a token its text and marks, of a log probability the token and the number.
 constexpr std::size_t kTokenBytes = 8;
 constexpr std::size_t kLogprobBytes = 48;
@@ -91,7 +105,7 @@ bool OpenReply::take(std::uint32_t index, Token token, const LogprobReader::Entr
   const bool ends =
       choice.tokens > min_tokens_ && std::binary_search(stop_ids_.begin(), stop_ids_.end(), token);
   const ReplySection before = writer_->section(index);
-  choice.text.set_stops(before == ReplySection::answer);
+  choice.text.set_stops(stops_in(before));
   TextStream::Output out;
   if (!ends || include_stop_) out = choice.text.feed({&token, 1});
   if (ends) choice.stop_token = token;

@@ -7,6 +7,7 @@ namespace baton {
 
 enum class ReplySection : std::uint8_t {
   answer,     // what the client asked for: text, calls
+  border,     // in front of it: whitespace that comes next belongs to nothing
   reasoning,  // in front of it
   header,     // of a message, in formats that have headers
 };

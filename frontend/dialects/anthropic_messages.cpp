@@ -156,7 +156,8 @@ class Messages {
       const auto type = block.string("type");
       const auto document = type == "document" ? document_text(blocks[i]) : std::nullopt;
       if (document) {
-        text = text.value_or("") + *document;
+        if (!text) text.emplace();
+        *text += *document;
         continue;
       }
       if (type && *type != "text" && *type != "tool_result" && *type != "image" &&

@@ -157,9 +157,12 @@ class Input {
     if (text.empty() && packed) text = unpacked_reasoning(*packed).value_or("");
     if (pending_.contains("content") || pending_.contains("tool_calls")) say_pending();
     if (text.empty()) return;
-    const bool more = pending_.contains("reasoning_content");
-    pending_["reasoning_content"] =
-        (more ? pending_["reasoning_content"].get<std::string>() + "\n\n" : "") + text;
+    OrderedJson& said = pending_["reasoning_content"];
+    if (said.is_string()) {
+      said.get_ref<std::string&>() += "\n\n" + text;
+    } else {
+      said = std::move(text);
+    }
   }
 
   void say_pending() {

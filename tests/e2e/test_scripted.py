@@ -223,6 +223,9 @@ class Scripted(unittest.TestCase):
         self.assertEqual(choice["message"]["reasoning_content"], "First END then")
         self.assertEqual((choice["finish_reason"], choice["stop_reason"]), ("stop", "END"))
         self.assertEqual(self.stream(said, stop=["END"])[0], "The answer ")
+        # The line ends between the reasoning and the answer belong to neither.
+        self.assertEqual(self.chat(said, stop=["\n", " and"])["message"]["content"], "The answer END")
+        self.assertFalse(self.chat(said, stop=["The"])["message"]["content"])
         body = {"messages": [{"role": "user", "content": self.script(said)}], "temperature": 0, "max_tokens": 1500}
         usage = json.loads(self.post("/v1/chat/completions", body)[1])["usage"]
         self.assertEqual(usage["completion_tokens_details"], {"reasoning_tokens": thought})

@@ -175,7 +175,8 @@ class RecordedRun {
             {.max_choices = 300,
              .default_timeout = 600 * kSecond,
              .max_timeout = 3600 * kSecond,
-             .any_model = takes_any_model(dialects_)},
+             .any_model = takes_any_model(dialects_),
+             .schemas = {}},
             {}};
   }
 

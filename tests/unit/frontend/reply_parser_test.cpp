@@ -649,21 +649,21 @@ TEST(ChatParts, AreMembersOfTheApisObjects) {
   EXPECT_EQ(message_members({parts[3]}).substr(0, 15), "\"content\":null,");
 }
 
-/// Where each byte of a reply stands: 'a' answer, 'r' reasoning, 'h' header.
+/// Where each byte of a reply stands: 'a' answer, 'b' in front of it, 'r' reasoning, 'h' header.
 std::string sections(const char* family, const char* prompt, std::string_view reply) {
   ReplyParser parser(ReplyGrammar::of_templates(family), prompt, true, "42");
   std::string all;
   for (const char byte : reply) {
     const ReplySection section = parser.section();
-    all += section == ReplySection::answer ? 'a' : section == ReplySection::reasoning ? 'r' : 'h';
+    all += "abrh"[static_cast<std::size_t>(section)];
     parser.feed({&byte, 1});
   }
   return all;
 }
 
 TEST(ReplyParser, TellsWhereTheNextTextStands) {
-  EXPECT_EQ(sections("<think></think>", "<think>\n", "hm</think>yes"), "rrrrrrrrrraaa");
-  EXPECT_EQ(sections("<think></think>", "", "<think>hm</think>yes"), "aaaaaaarrrrrrrrrraaa");
+  EXPECT_EQ(sections("<think></think>", "<think>\n", "hm</think>yes"), "rrrrrrrrrrbaa");
+  EXPECT_EQ(sections("<think></think>", "", "<think>hm</think>\n\nyes"), "bbbbbbbrrrrrrrrrrbbbaa");
   EXPECT_EQ(sections("<think></think>", "<think>\n\n</think>\n\n", "yes"), "aaa");
   EXPECT_EQ(sections("no marks", "", "yes"), "aaa");
   const std::string reply =

@@ -229,19 +229,33 @@ TEST(TextStream, StopStringsApplyWhereTheyAreTold) {
   options.stop = {"hello world"};
   const auto tokens = [&](const char* text) { return tokenizer.encode_plain(text, false); };
   TextStream stream(tokenizer, options);
-  stream.set_stops(false);
+  stream.set_stops(TextStream::Stops::off);
   EXPECT_EQ(stream.feed(tokens("a hello world, hello")).text, "a hello world, hello");
   // No match reaches over the change.
-  stream.set_stops(true);
+  stream.set_stops(TextStream::Stops::on);
   EXPECT_EQ(stream.feed(tokens("world and hello")).text, " world and ");
-  stream.set_stops(true);
+  stream.set_stops(TextStream::Stops::on);
   EXPECT_TRUE(stream.feed(tokens("world")).stopped);
   // What was held back comes out where they do not apply any more.
   TextStream other(tokenizer, options);
   EXPECT_EQ(other.feed(tokens("so hello")).text, "so ");
-  other.set_stops(false);
+  other.set_stops(TextStream::Stops::off);
   EXPECT_EQ(other.feed(tokens("world")).text, "hello world");
   EXPECT_EQ(other.matched(), nullptr);
+}
+
+TEST(TextStream, StopStringsMayBeginBehindWhitespace) {
+  const Tokenizer& tokenizer = *tiny_model().tokenizer;
+  TextStreamOptions options;
+  options.stop = {" ", "hello"};
+  const auto tokens = [&](const char* text) { return tokenizer.encode_plain(text, false); };
+  TextStream stream(tokenizer, options);
+  stream.set_stops(TextStream::Stops::behind_space);
+  EXPECT_FALSE(stream.feed(tokens("  ")).stopped);
+  stream.set_stops(TextStream::Stops::behind_space);
+  const auto output = stream.feed(tokens("hello"));
+  EXPECT_TRUE(output.stopped);
+  EXPECT_EQ(*stream.matched(), "hello");
 }
 
 /// The tokenizer of tests/golden/tokenizers/mistral, whose byte tokens are 5 to 260.
