@@ -13,6 +13,8 @@ TextStream::TextStream(const Tokenizer& tokenizer, TextStreamOptions options)
 }
 
 void TextStream::set_stops(Stops stops) {
+  // What is held back is behind the whitespace already.
+  if (stops == Stops::behind_space && stops_ == Stops::on && !held_.empty()) return;
   if (stops_ != Stops::on && stops == Stops::on && !matcher_.empty()) {
     matcher_.restore(std::vector<std::uint32_t>(options_.stop.size(), 0));
   }

@@ -256,6 +256,14 @@ TEST(TextStream, StopStringsMayBeginBehindWhitespace) {
   const auto output = stream.feed(tokens("hello"));
   EXPECT_TRUE(output.stopped);
   EXPECT_EQ(*stream.matched(), "hello");
+  // Whoever reads the text has not seen what is held back, and may say the same again.
+  options.stop = {"hello world"};
+  TextStream slow(tokenizer, options);
+  for (const Token id : tokens("hello world")) {
+    slow.set_stops(TextStream::Stops::behind_space);
+    slow.feed({&id, 1});
+  }
+  EXPECT_NE(slow.matched(), nullptr);
 }
 
 /// The tokenizer of tests/golden/tokenizers/mistral, whose byte tokens are 5 to 260.
